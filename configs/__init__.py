@@ -1,0 +1,1 @@
+"""The configurations that ship with fastssl: one YAML a data set."""

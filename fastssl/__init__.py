@@ -1,0 +1,1 @@
+"""fastssl: image classifiers from a handful of labels, with data that never waits."""

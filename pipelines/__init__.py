@@ -1,0 +1,1 @@
+"""How pixels get from disk to views."""
