@@ -1,0 +1,158 @@
+"""Curriculum pseudo-labelling: a threshold for each class that rises as the class is learnt.
+
+Paper: FlexMatch, https://arxiv.org/abs/2110.08263. How well a class is learnt is told by how many
+unlabelled images were last guessed, surely, to be of it:
+
+    beta(c) = n(c) / max(max_c n(c), unused)     n(c): images marked c; unused: never marked
+    T(c)    = tau * M(beta(c))                   M: x / (2 - x), x, or ln(x + 1) / ln 2
+    used    = confidence >= T(guess)             what enters the loss
+    marked  = confidence >= tau                  what is remembered
+
+Images are marked at the fixed tau and not at T(c): the marks measure what the network is really
+sure of. Marked at T(c), which is low for a class that is little learnt, every guess of that class
+would count as learning, and the threshold would rise on the strength of its own low bar.
+
+While nothing is marked every threshold is 0 and every image is used. A mark is never cleared; it
+can only change class. Counts are kept by difference, in integers, so a step costs the batch and
+not the data set. Where a position stands twice in a batch the last sure one in global order wins,
+on every device and rank. Published code recounts all marks each step, keeps one table a rank and
+loses it on resume; this does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pydantic import Field
+
+from fastssl.algorithms.base import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fastssl.algorithms.base import Facts, State
+    from fastssl.ranks import Ranks
+    from pipelines.batch import Batch
+
+
+class CurriculumSettings(Settings):
+    """How thresholds follow learning."""
+
+    threshold: float = Field(0.95, ge=0, le=1.1)
+    """Probability at which a guess is marked, and the highest threshold (tau)."""
+
+    mapping: Literal["convex", "linear", "concave"] = "convex"
+    """How learning turns into a threshold: x / (2 - x), x, or ln(x + 1) / ln 2."""
+
+    warmup: bool = True
+    """Count images never marked as one more class, so that thresholds start low."""
+
+    floor: float = Field(0.0, ge=0, le=1)
+    """Lowest threshold; the paper saw a slight gain with 0.5."""
+
+    prior: Literal["uniform", "labelled", "estimated"] = "uniform"
+    """Share of a class that counts as equally learnt: the same for all (the paper), that of the
+    labelled set, or that of the network's own predictions; the last two for unbalanced data."""
+
+    prior_decay: float = Field(0.999, ge=0, lt=1)
+    """Decay of the average of predictions that `prior=estimated` goes by."""
+
+
+class Decision(NamedTuple):
+    """What the curriculum says of one batch."""
+
+    trusted: Tensor  # [U] 1 where an image enters the loss, else 0
+    guess: Tensor  # [U] int64
+    confidence: Tensor  # [U]
+    thresholds: Tensor  # [C]
+
+
+def init_state(config: CurriculumSettings, facts: Facts) -> State:
+    """No image is marked."""
+    import torch
+
+    small = torch.int16 if facts.num_classes < 2**15 else torch.int32
+    counts = torch.zeros(facts.num_classes + 1, dtype=torch.int32, device=facts.device)
+    counts[-1] = facts.num_unlabeled
+    state = {
+        # last sure guess of each unlabelled image, -1 for none
+        "marks": torch.full((facts.num_unlabeled,), -1, dtype=small, device=facts.device),
+        # images marked with each class and, last, images never marked
+        "counts": counts,
+    }
+    if config.prior == "labelled":
+        state["share"] = facts.labeled_shares.to(facts.device, torch.float32)
+    if config.prior == "estimated":
+        state["share"] = torch.zeros(facts.num_classes, device=facts.device)
+    return state
+
+
+def curriculum(
+    logits: Tensor, batch: Batch, state: State, config: CurriculumSettings, ranks: Ranks
+) -> Decision:
+    """Decide which weak guesses [U, C] to use, and remember the sure ones; needs no gradient."""
+    import torch
+
+    with torch.no_grad():
+        probabilities = logits.softmax(dim=1)
+        confidence, guess = probabilities.max(dim=1)
+        if config.prior == "estimated":
+            from fastssl.algorithms.parts import average
+
+            average(state["share"], ranks.mean(probabilities.mean(dim=0)), config.prior_decay)
+        levels = thresholds(state, config)
+        trusted = (confidence >= levels[guess]).to(logits.dtype)
+        # -1 says "not sure": guess and sureness travel as one number, in one collective
+        sure = torch.where(confidence >= config.threshold, guess, -1).to(torch.int32)
+        remember(state, batch.everyone, ranks.gather(sure))
+    return Decision(trusted, guess, confidence, levels)
+
+
+def thresholds(state: State, config: CurriculumSettings) -> Tensor:
+    """Compute T(c) [C] from the marks of the steps before."""
+    counts = state["counts"].float()
+    learnt, unused = counts[:-1], counts[-1]
+    if config.prior != "uniform":
+        classes = learnt.shape[0]
+        # a class expected at half the uniform share is learnt as well with half the marks
+        learnt = learnt / (classes * state["share"]).clamp_min(0.01)
+    best = learnt.max()
+    beta = learnt / (best.maximum(unused) if config.warmup else best).clamp_min(1e-6)
+    if config.mapping == "convex":
+        mapped = beta / (2 - beta)
+    elif config.mapping == "concave":
+        mapped = (beta + 1).log2()
+    else:
+        mapped = beta
+    return (config.threshold * mapped).clamp_min(config.floor)
+
+
+def remember(state: State, position: Tensor, sure: Tensor) -> None:
+    """Mark images [n] of the global batch with their sure guesses, -1 where there is none.
+
+    Every occurrence of a position writes the same mark, so the order of writing does not matter,
+    and the first occurrence alone counts. No scatter with addition: a sum of comparisons compiles
+    into the one kernel that does all the rest.
+    """
+    import torch
+
+    marks, counts = state["marks"], state["counts"]
+    classes = counts.shape[0] - 1
+    slot = torch.arange(position.shape[0], device=position.device)
+    same = position[:, None] == position[None, :]  # [n, n]
+    # the largest slot * classes + guess is that of the last sure occurrence
+    last = torch.where(same & (sure >= 0), slot * classes + sure, -1).amax(dim=1)
+    old = marks[position].long()
+    new = torch.where(last >= 0, last % classes, old)
+    first = ~(same & (slot[None, :] < slot[:, None])).any(dim=1)
+
+    label = torch.arange(classes + 1, device=position.device)
+    gained = (torch.where(new < 0, classes, new)[:, None] == label) & first[:, None]
+    lost = (torch.where(old < 0, classes, old)[:, None] == label) & first[:, None]
+    counts += (gained.int() - lost.int()).sum(dim=0, dtype=torch.int32)
+    marks[position] = new.to(marks.dtype)
+
+
+def tables(state: State, decision: Decision) -> dict[str, Tensor]:
+    """Give what is worth a look at evaluations: T(c) and the counts."""
+    return {"thresholds": decision.thresholds, "counts": state["counts"].clone()}

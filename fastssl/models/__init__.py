@@ -1,0 +1,72 @@
+"""Networks by name; torch is imported when one is built, not when they are listed.
+
+A network maps images [n, 3, H, W] to logits [n, C]. Called with `heads=True` it gives a dict:
+`logits`, `features` (the pooled ones), and one entry for each extra head.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pipelines.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MODELS: dict[str, str] = {
+    "resnet50": "ResNet-50 as torchvision's (v1.5), for ImageNet",
+    "wrn-28-2": "Wide ResNet of CIFAR-10 and SVHN; any wrn-D-K with D = 6n + 4 is built likewise",
+    "wrn-28-8": "Wide ResNet of CIFAR-100",
+    "wrn-37-2": "Wide ResNet of STL-10: four stages, each of stride 2",
+}
+"""Names that the published figures use, with a sentence each."""
+
+VARIANTS = ("torchssl", "google")
+"""Forms of the Wide ResNet; see wide_resnet.py."""
+
+
+def build(
+    name: str,
+    classes: int,
+    variant: str = "torchssl",
+    heads: Mapping[str, int] | None = None,
+    bn_momentum: float | None = None,
+) -> nn.Module:
+    """Build the network `name`, channels-last; `bn_momentum` None keeps the network's own."""
+    if variant not in VARIANTS:
+        raise ConfigError(
+            f"no model variant is named {variant!r}", f"take one of: {', '.join(VARIANTS)}"
+        )
+    import torch
+
+    model = _build(name, classes, variant, dict(heads or {}))
+    if bn_momentum is not None:
+        for module in model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = bn_momentum
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _build(name: str, classes: int, variant: str, heads: dict[str, int]) -> nn.Module:
+    if name == "resnet50":
+        from fastssl.models.resnet import ResNet50
+
+        return ResNet50(classes, heads)
+    found = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
+    if found is None:
+        raise ConfigError(
+            f"no model is named {name!r}", f"take one of: {', '.join(MODELS)}, or a wrn-D-K"
+        )
+    from fastssl.models.wide_resnet import WideResNet
+
+    depth, widen = int(found[1]), int(found[2])
+    # 37 = 4 stages x 4 blocks x 2 convolutions + 5, the one depth that is not 6n + 4
+    stages, blocks = (4, 4) if depth == 37 else (3, (depth - 4) // 6)
+    if widen < 1 or blocks < 1 or (depth != 37 and depth != 6 * blocks + 4):
+        raise ConfigError(
+            f"a Wide ResNet cannot be {name!r}",
+            "depth is 6n + 4 (10, 16, 22, 28, 34, 40, ...) or 37, and width at least 1",
+        )
+    return WideResNet(classes, stages, blocks, widen, variant, heads)
