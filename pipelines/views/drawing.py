@@ -1,0 +1,205 @@
+"""The draw: what is random in a view, as a pure function of where the view stands in a run.
+
+Philox4x32-10 (Salmon et al., 2011) with the seed as key and (view and stream, slot, step) as
+counter: any view can be drawn again, alone, on any machine, without the ones before it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from pipelines.views.ops import (
+    BRIGHTNESS,
+    COLOR,
+    CONTRAST,
+    HEAD,
+    OPS,
+    POSTERIZE,
+    ROTATE,
+    SHARPNESS,
+    SHEAR_X,
+    SHEAR_Y,
+    SOLARIZE,
+    TRANSLATE_X,
+    TRANSLATE_Y,
+    WIDTH,
+    Recipe,
+    parameters,
+)
+
+Array = np.ndarray[Any, Any]
+
+_BY_CODE = sorted((OPS[name] for name in OPS), key=lambda op: op.code)
+_RANGES = np.array([(op.low, op.high) for op in _BY_CODE])
+_MASK = np.uint64(0xFFFFFFFF)
+_SHIFT = np.uint64(32)
+_UNIT = 2.0**-32
+
+
+def draw(
+    recipe: Recipe,
+    *,
+    seed: int,
+    step: int,
+    stream: int,
+    slots: Array,
+    view: int,
+    size: tuple[int, int],
+) -> Array:
+    """Draw one row of integers for each slot of the global batch; `size` is the images'."""
+    recipe.check(size)
+    slots = np.ascontiguousarray(slots, dtype=np.int64)
+    rows = np.zeros((len(slots), recipe.columns), dtype=np.int32)
+    doubtful = np.empty((len(slots) * recipe.ops, 3))
+    key = np.array([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], dtype=np.uint64)
+    counter = np.array([(stream << 24) | (view << 16), 0, step & 0xFFFFFFFF, step >> 32], np.uint64)
+    seen = recipe.augmented(size)
+    space = np.array(
+        [size[d] + 2 * recipe.padding - recipe.size[d] + 1 for d in (0, 1)], dtype=np.int64
+    )
+    flags = np.array([recipe.flip, recipe.cutout], dtype=np.bool_)
+    count = _draw(rows, doubtful, _RANGES, key, counter, slots, space, np.array(seen), flags)
+    for row, column, magnitude in doubtful[:count]:
+        code = int(rows[int(row), int(column)])
+        start = int(column) + 1
+        rows[int(row), start : start + WIDTH - 1] = parameters(code, float(magnitude), seen)
+    return rows
+
+
+def names(draws: Array) -> list[list[str]]:
+    """Name the ops of drawn rows, in the order in which they are applied."""
+    return [[_BY_CODE[code].name for code in row[HEAD::WIDTH]] for row in draws]
+
+
+@njit("void(uint64[::1], uint64[::1], uint64[::1])", cache=True, nogil=True)
+def philox(key: Array, counter: Array, out: Array) -> None:
+    """Write the four 32-bit words of one counter."""
+    a, b, c, d = counter[0], counter[1], counter[2], counter[3]
+    k, m = key[0], key[1]
+    for _ in range(10):
+        first = np.uint64(0xD2511F53) * a
+        second = np.uint64(0xCD9E8D57) * c
+        a = (second >> _SHIFT) ^ b ^ k
+        c = (first >> _SHIFT) ^ d ^ m
+        b = second & _MASK
+        d = first & _MASK
+        k = (k + np.uint64(0x9E3779B9)) & _MASK
+        m = (m + np.uint64(0xBB67AE85)) & _MASK
+    out[0], out[1], out[2], out[3] = a, b, c, d
+
+
+@njit
+def _fixed(
+    a: float, b: float, c: float, d: float, e: float, f: float, out: Array
+) -> bool:  # True: no value stands near a rounding edge
+    sure = True
+    starts = (a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5)
+    for i in range(6):
+        scaled = starts[i] * 65536.0 + 0.5
+        out[i] = math.floor(scaled)
+        sure = sure and abs(scaled - np.rint(scaled)) > 1e-4
+    return sure
+
+
+@njit
+def _rotate(degrees: float, seen: Array, out: Array) -> bool:
+    angle = -math.radians(degrees % 360.0)
+    cosine = np.rint(math.cos(angle) * 1e15) / 1e15
+    sine = np.rint(math.sin(angle) * 1e15) / 1e15
+    x, y = seen[1] / 2.0, seen[0] / 2.0
+    shift_x = cosine * -x + sine * -y + 0.0 + x
+    shift_y = -sine * -x + cosine * -y + 0.0 + y
+    return _fixed(cosine, sine, shift_x, -sine, cosine, shift_y, out)
+
+
+@njit
+def _parameters(code: int, magnitude: float, seen: Array, out: Array, bits: Array) -> bool:
+    """Do as `ops.parameters` does, or return False where rounding leaves a doubt."""
+    if code == BRIGHTNESS or code == COLOR or code == CONTRAST or code == SHARPNESS:
+        bits[0] = magnitude
+        out[0] = bits.view(np.int32)[0]
+    elif code == SOLARIZE:
+        out[0] = math.ceil(magnitude)
+    elif code == POSTERIZE:
+        out[0] = 255 & ~((1 << (8 - min(int(magnitude), 8))) - 1)
+    elif code == SHEAR_X:
+        _fixed(1.0, magnitude, 0.0, 0.0, 1.0, 0.0, out)
+    elif code == SHEAR_Y:
+        _fixed(1.0, 0.0, 0.0, magnitude, 1.0, 0.0, out)
+    elif code == TRANSLATE_X or code == TRANSLATE_Y:
+        horizontal = code == TRANSLATE_X
+        place = magnitude * (seen[1] if horizontal else seen[0]) + 0.5
+        _fixed(1.0, 0.0, 0.0, 0.0, 1.0, 0.0, out)
+        out[2 if horizontal else 5] += math.floor(place) * 65536
+        return place - math.floor(place) < 1.0 - 1e-6
+    elif code == ROTATE:
+        return _rotate(magnitude, seen, out)
+    return True
+
+
+@njit
+def _cutout(row: Array, side: float, x: float, y: float, seen: Array) -> None:
+    """Write the covered square: shifted, not clipped, at the left and top; its end included."""
+    height, width = seen[0], seen[1]
+    side = side * 0.5 * width
+    if side <= 0.0:
+        return
+    left = int(max(0.0, x * width - side / 2.0))
+    top = int(max(0.0, y * height - side / 2.0))
+    row[3] = left
+    row[4] = top
+    row[5] = min(width, int(min(float(width), left + side)) + 1)
+    row[6] = min(height, int(min(float(height), top + side)) + 1)
+
+
+@njit(
+    "int64(int32[:,::1], float64[:,::1], float64[:,::1], uint64[::1], uint64[::1], int64[::1],"
+    " int64[::1], int64[::1], bool_[::1])",
+    cache=True,
+    nogil=True,
+)
+def _draw(
+    rows: Array,
+    doubtful: Array,
+    ranges: Array,
+    key: Array,
+    counter: Array,
+    slots: Array,
+    space: Array,
+    seen: Array,
+    flags: Array,
+) -> int:
+    """Fill the rows; return how many parameters stand too near a rounding edge to be sure of."""
+    ops = (rows.shape[1] - HEAD) // WIDTH
+    blocks = 1 if ops == 0 and not flags[1] else 2 + ops // 2
+    words = np.empty(4 * blocks, np.uint64)
+    bits = np.empty(1, np.float32)
+    base = counter[0]
+    count = 0
+    for i in range(len(slots)):
+        counter[1] = np.uint64(slots[i])
+        for block in range(blocks):
+            counter[0] = base | np.uint64(block)
+            philox(key, counter, words[4 * block : 4 * block + 4])
+        row = rows[i]
+        row[0] = (words[0] * np.uint64(space[0])) >> _SHIFT
+        row[1] = (words[1] * np.uint64(space[1])) >> _SHIFT
+        row[2] = flags[0] and words[2] >> np.uint64(31)
+        if flags[1]:
+            _cutout(row, words[3] * _UNIT, words[4] * _UNIT, words[5] * _UNIT, seen)
+        for op in range(ops):
+            code = np.int64((words[6 + 2 * op] * np.uint64(len(ranges))) >> _SHIFT)
+            low, high = ranges[code]
+            magnitude = low + (high - low) * (words[7 + 2 * op] * _UNIT)
+            column = HEAD + WIDTH * op
+            row[column] = code
+            if not _parameters(code, magnitude, seen, row[column + 1 :], bits):
+                doubtful[count, 0] = i
+                doubtful[count, 1] = column
+                doubtful[count, 2] = magnitude
+                count += 1
+    return count
