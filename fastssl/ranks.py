@@ -33,6 +33,12 @@ class Ranks(Protocol):
     def mean(self, tensor: Tensor) -> Tensor:
         """Average over ranks, without gradient."""
 
+    def loudest(self, told: int) -> int:
+        """Give the largest of the numbers that the ranks say; waits, on the host alone."""
+
+    def gather_uneven(self, tensor: Tensor) -> Tensor:
+        """Give the slices of all ranks in rank order; they may differ in length."""
+
     def mean_with_grad(self, tensor: Tensor) -> Tensor:
         """Average over ranks, with gradient to this rank's share.
 
@@ -58,6 +64,14 @@ class SingleRank:
     def mean(self, tensor: Tensor) -> Tensor:
         """Give the tensor itself, without gradient."""
         return tensor.detach()
+
+    def loudest(self, told: int) -> int:
+        """Give the number itself."""
+        return told
+
+    def gather_uneven(self, tensor: Tensor) -> Tensor:
+        """Give the tensor itself."""
+        return tensor
 
     def mean_with_grad(self, tensor: Tensor) -> Tensor:
         """Give the tensor itself."""
@@ -107,6 +121,25 @@ class TorchRanks:
     def mean_with_grad(self, tensor: Tensor) -> Tensor:
         """Average over ranks, with gradient to this rank's share."""
         return tensor + (self.mean(tensor) - tensor.detach())
+
+    def loudest(self, told: int) -> int:
+        """Give the largest of the numbers that the ranks say; over gloo, so no device waits."""
+        import torch
+        import torch.distributed as dist
+
+        number = torch.tensor([told])
+        dist.all_reduce(number, op=dist.ReduceOp.MAX, group=self.group)
+        return int(number)
+
+    def gather_uneven(self, tensor: Tensor) -> Tensor:
+        """Give the slices of all ranks, padded for the way and cut again."""
+        import torch
+
+        sizes = self.gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()
+        padded = tensor.new_zeros((max(sizes), *tensor.shape[1:]))
+        padded[: len(tensor)] = tensor
+        parts = self.gather(padded).chunk(self.world)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     def _count(self, tensor: Tensor) -> None:
         import torch

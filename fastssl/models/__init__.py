@@ -49,18 +49,15 @@ def build(
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def _build(name: str, classes: int, variant: str, heads: dict[str, int]) -> nn.Module:
+def parse(name: str) -> tuple[int, int, int] | None:
+    """Return stages, blocks a stage and width of a `wrn-D-K`, None for `resnet50`."""
     if name == "resnet50":
-        from fastssl.models.resnet import ResNet50
-
-        return ResNet50(classes, heads)
-    found = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
+        return None
+    found = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,4})", name)
     if found is None:
         raise ConfigError(
             f"no model is named {name!r}", f"take one of: {', '.join(MODELS)}, or a wrn-D-K"
         )
-    from fastssl.models.wide_resnet import WideResNet
-
     depth, widen = int(found[1]), int(found[2])
     # 37 = 4 stages x 4 blocks x 2 convolutions + 5, the one depth that is not 6n + 4
     stages, blocks = (4, 4) if depth == 37 else (3, (depth - 4) // 6)
@@ -69,4 +66,15 @@ def _build(name: str, classes: int, variant: str, heads: dict[str, int]) -> nn.M
             f"a Wide ResNet cannot be {name!r}",
             "depth is 6n + 4 (10, 16, 22, 28, 34, 40, ...) or 37, and width at least 1",
         )
-    return WideResNet(classes, stages, blocks, widen, variant, heads)
+    return stages, blocks, widen
+
+
+def _build(name: str, classes: int, variant: str, heads: dict[str, int]) -> nn.Module:
+    shape = parse(name)
+    if shape is None:
+        from fastssl.models.resnet import ResNet50
+
+        return ResNet50(classes, heads)
+    from fastssl.models.wide_resnet import WideResNet
+
+    return WideResNet(classes, *shape, variant, heads)

@@ -1,0 +1,5 @@
+"""`python -m fastssl` is the command `fastssl`."""
+
+from fastssl.cli import main
+
+main()

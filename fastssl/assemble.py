@@ -1,0 +1,226 @@
+"""From a configuration to everything that a step needs, built once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fastssl import checkpoint, models, optim
+from fastssl.algorithms.base import Algorithm, Facts, Nets, State, Step
+from fastssl.config_files import Loaded
+from fastssl.devices import Device
+from fastssl.ema import Ema
+from fastssl.errors import ConfigError
+from fastssl.folder import RunFolder
+from fastssl.guard import Guard
+from fastssl.quality import Quality
+from fastssl.ranks import Ranks, SingleRank
+from fastssl.scaler import Scaler
+from pipelines.datasets import DATASETS
+from pipelines.loader import Loader, evaluation
+from pipelines.order import Order
+from pipelines.split import Split, make_split
+from pipelines.store import Store, ensure_store
+from pipelines.views import Recipe, recipes
+
+
+@dataclass(slots=True)
+class Run:
+    """The parts of a run; all that changes while training is reachable from here."""
+
+    loaded: Loaded
+    device: Device
+    ranks: Ranks
+    store: Store
+    split: Split
+    loader: Loader
+    model: nn.Module  # the student, bare
+    student: nn.Module  # what a step calls: the bare student, or its DDP wrapper
+    ema: Ema
+    optimizer: torch.optim.SGD
+    scaler: Scaler
+    state: State
+    guard: Guard
+    quality: Quality
+    size: tuple[int, int]
+    step: Step  # the algorithm's step function, compiled where that was chosen
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm that is run."""
+        return self.loaded.algorithm
+
+    @property
+    def nets(self) -> Nets:
+        """The two networks, as a step gets them."""
+        return Nets(self.student, self.ema.model)
+
+    def evaluation(self, part: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Walk this rank's share of `test` or `validation`, as batches of images and labels."""
+        config = self.loaded.config
+        if part == "validation":
+            split, indices = "train", self.split.validation
+        else:
+            split, indices = "test", np.arange(self.store.splits["test"].count)
+        share = np.array_split(indices, self.ranks.world)[self.ranks.rank]
+        return evaluation(
+            self.store,
+            split,
+            share,
+            size=self.size,
+            reader=config.reader,
+            device=str(self.device.device),
+            batch=config.eval_batch,
+            threads=self.device.threads,
+        )
+
+
+def find_store(loaded: Loaded) -> Store:
+    """Open the store that a configuration means; `digits` converts itself."""
+    config = loaded.config
+    return ensure_store(config.store or config.data)
+
+
+def view_recipes(loaded: Loaded, store: Store) -> dict[str, Recipe]:
+    """Return the weak and the strong recipe for a store's images."""
+    config = loaded.config
+    info = store.splits["train"]
+    known = DATASETS[config.data] if config.data in DATASETS else None
+    size = config.image_size or (known.size if known else None)
+    shape = (size, size) if size else (info.height, info.width)
+    flip = config.flip if config.flip is not None else (known.flip if known else True)
+    padding = config.padding
+    if padding is None:
+        padding = known.padding if known else max(1, min(shape) // 8)
+    return recipes(
+        flip=flip,
+        padding=padding,
+        size=shape,
+        ops=config.augment_ops,
+        augment_first=config.augment_first,
+    )
+
+
+def make_data(loaded: Loaded, store: Store, world: int) -> tuple[Split, Order]:
+    """Choose the labelled images and the order in which steps see all of them."""
+    config = loaded.config
+    labels = store.labels("train")
+    everything = loaded.algorithm.labeled == "all"
+    held = config.validation if config.validation < 1 else int(config.validation)
+    split = make_split(
+        labels,
+        store.classes,
+        labels_wanted="all" if everything else config.labels,
+        seed=config.seed if config.split_seed is None else config.split_seed,
+        include_labeled=config.include_labeled,
+        imbalance=1.0 if everything else config.imbalance,
+        unlabeled_imbalance=config.unlabeled_imbalance,
+        validation=held,
+        index_file=Path(config.label_file) if config.label_file and not everything else None,
+    )
+    ratio = config.ratio or loaded.algorithm.ratio
+    unlabeled_batch = config.batch * ratio if loaded.algorithm.unlabeled else 0
+    if config.batch % world:
+        raise ConfigError(
+            f"batch {config.batch} does not divide by {world} ranks",
+            f"type batch={max(1, config.batch // world) * world}, or start another number of ranks",
+        )
+    unlabeled = len(split.unlabeled) if loaded.algorithm.unlabeled else 0
+    return split, Order(config.seed, len(split.labeled), unlabeled, config.batch, unlabeled_batch)
+
+
+def build_model(loaded: Loaded, classes: int, device: Device) -> nn.Module:
+    """Build the network with weights that the seed alone decides."""
+    config = loaded.config
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = models.build(
+            config.model,
+            classes=classes,
+            variant=config.variant,
+            heads=loaded.algorithm.heads,
+            bn_momentum=config.bn_momentum,
+        )
+    if config.init:
+        load_weights(model, Path(config.init))
+    return model.to(device.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Take the averaged weights of a run or checkpoint; heads of another shape stay as they are."""
+    found = checkpoint.best(RunFolder(path)) if path.is_dir() else checkpoint.read(path)
+    own = model.state_dict()
+    fits = {k: v for k, v in found["ema"].items() if k in own and own[k].shape == v.shape}
+    if not fits:
+        raise ConfigError(f"no weight of {path} fits this model", "give init=RUN of the same model")
+    model.load_state_dict({**own, **fits})
+
+
+def assemble(loaded: Loaded, device: Device, ranks: Ranks | None = None) -> Run:
+    """Build a run at step 0."""
+    from fastssl.distribute import wrap
+
+    ranks = ranks or SingleRank()
+    store = find_store(loaded)
+    split, order = make_data(loaded, store, ranks.world)
+    chosen = view_recipes(loaded, store)
+    config = loaded.config
+    loader = Loader(
+        store,
+        split,
+        order,
+        views=loaded.algorithm.views,
+        recipes=chosen,
+        seed=config.seed,
+        device=str(device.device),
+        reader=config.reader,
+        threads=device.loader_threads,
+        rank=ranks.rank,
+        world=ranks.world,
+    )
+    model = build_model(loaded, store.classes, device)
+    model, student = wrap(model, device.device, ranks)
+    state, quality, images = remember(loaded, store, split, device)
+    return Run(
+        loaded=loaded,
+        device=device,
+        ranks=ranks,
+        store=store,
+        split=split,
+        loader=loader,
+        model=model,
+        student=student,
+        ema=Ema(model, config.ema),
+        optimizer=optim.build(model, config),
+        scaler=Scaler(model, device.device, device.precision == "fp16"),
+        state=state,
+        guard=Guard(model, state, images, device.device),
+        quality=quality,
+        size=chosen["weak"].size,
+        step=loaded.algorithm.step,
+    )
+
+
+def remember(
+    loaded: Loaded, store: Store, split: Split, device: Device
+) -> tuple[State, Quality, int]:
+    """Build the algorithm's state and the book of pseudo-label quality."""
+    labels = store.labels("train")
+    shares = np.bincount(labels[split.labeled], minlength=store.classes).astype(np.float32)
+    images = len(split.unlabeled) if loaded.algorithm.unlabeled else 0
+    facts = Facts(
+        num_classes=store.classes,
+        num_unlabeled=images,
+        labeled_shares=torch.from_numpy(shares / shares.sum()).to(device.device),
+        device=device.device,
+    )
+    state: State = loaded.algorithm.init_state(loaded.settings, facts)
+    known: Any = labels[split.unlabeled] if images else labels[:0]
+    truth = torch.from_numpy(known.astype(np.int16 if store.classes < 2**15 else np.int32))
+    return state, Quality(truth.to(device.device), store.classes), images

@@ -1,0 +1,164 @@
+"""Checkpoints: sealed, written beside training, loaded without running code.
+
+A file is one line (a magic word, the SHA-256 of the rest, its length) and torch's own format
+after it. The newest file whose seal holds is loaded; a damaged one is named and skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastssl.errors import DataError
+from fastssl.folder import RunFolder, cannot_write, write_whole
+
+MAGIC = b"fastssl-checkpoint-1"
+BEST = "best.ckpt"
+KEEP = 2
+NAME = re.compile(r"step-(\d{8,})\.ckpt")
+
+
+def seal(content: dict[str, Any]) -> bytes:
+    """Return the bytes of a checkpoint file."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    body = buffer.getbuffer()
+    head = b"%s %s %d\n" % (MAGIC, hashlib.sha256(body).hexdigest().encode(), len(body))
+    return head + body
+
+
+def unseal(data: bytes, name: str) -> dict[str, Any]:
+    """Check the seal and return what is inside; never executes code of the file."""
+    head, _, body = data.partition(b"\n")
+    words = head.split(b" ")
+    whole = (
+        len(words) == 3
+        and words[0] == MAGIC
+        and words[2] == b"%d" % len(body)
+        and words[1] == hashlib.sha256(body).hexdigest().encode()
+    )
+    if not whole:
+        raise DataError(f"{name} is damaged: its checksum does not hold", "use an older checkpoint")
+    found = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    assert isinstance(found, dict)
+    return found
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read one checkpoint file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}", "check the path") from error
+    return unseal(data, str(path))
+
+
+def files(folder: RunFolder) -> list[Path]:
+    """Return the checkpoints by step, newest first; links are not ours and are left alone."""
+    if not folder.checkpoints.is_dir():
+        return []
+    found = [p for p in folder.checkpoints.iterdir() if NAME.fullmatch(p.name)]
+    return sorted((p for p in found if not p.is_symlink()), key=lambda p: p.name, reverse=True)
+
+
+def newest(folder: RunFolder, tell: Callable[[str], None]) -> dict[str, Any] | None:
+    """Load the newest valid checkpoint, telling which damaged ones were skipped.
+
+    None where there is none at all; an error where there are some and none is valid.
+    """
+    found = files(folder)
+    for path in found:
+        try:
+            return read(path)
+        except DataError as error:
+            tell(f"skipped: {error.what}")
+    if found:
+        raise DataError(
+            f"no checkpoint in {folder.checkpoints} is valid",
+            "start anew with another --out; nothing was changed in this folder",
+        )
+    return None
+
+
+def best(folder: RunFolder) -> dict[str, Any]:
+    """Load the best checkpoint of a run."""
+    return read(folder.checkpoints / BEST)
+
+
+class Writer:
+    """Writes checkpoints in a thread of its own, so that training does not wait for the disk."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.seconds = 0.0  # what saving took from the training thread
+        self._jobs: dict[str, dict[str, Any]] = {}
+        self._changed = threading.Condition()
+        self._busy = False
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    def save(self, name: str, content: dict[str, Any]) -> None:
+        """Hand a snapshot over; a waiting one of the same name is replaced."""
+        with self._changed:
+            self._raise()
+            self._jobs.pop(name, None)
+            self._jobs[name] = content
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Return when everything handed over is on the disk, or raise why it is not."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._jobs or self._busy) or self._failure)
+            self._raise()
+
+    def close(self) -> None:
+        """Finish what is waiting and end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _raise(self) -> None:
+        if isinstance(self._failure, OSError):
+            raise cannot_write(self.folder.checkpoints, self._failure) from self._failure
+        if self._failure is not None:
+            raise self._failure
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closed)
+                if not self._jobs:
+                    return
+                name = next(iter(self._jobs))
+                content = self._jobs.pop(name)
+                self._busy = True
+            try:
+                write_whole(self.folder.checkpoints / name, seal(content))
+                self._prune()
+            except BaseException as error:  # told to the training thread, which stops the run
+                self._failure = error
+            with self._changed:
+                self._busy = False
+                if self._failure is not None:
+                    self._jobs.clear()
+                self._changed.notify_all()
+
+    def _prune(self) -> None:
+        # Only after the new file is in place, and never through a link.
+        for path in files(self.folder)[KEEP:]:
+            path.unlink(missing_ok=True)
+
+
+def step_name(step: int) -> str:
+    """Return the file name of a step's checkpoint."""
+    return f"step-{step:08d}.ckpt"

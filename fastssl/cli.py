@@ -1,0 +1,196 @@
+"""Every verb of the command; torch is imported only where a verb needs it.
+
+A mistake of the user ends in two lines on stderr and an exit code, never in a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from fastssl.errors import UserError
+from fastssl.version import __version__
+
+app = typer.Typer(
+    name="fastssl",
+    help="Learn image classifiers from a handful of labels and a mass of unlabelled images.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Config = Annotated[str, typer.Argument(help="Name of a shipped configuration, or a YAML file.")]
+Words = Annotated[Optional[list[str]], typer.Argument(help="Settings as key=value.")]  # noqa: UP045
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        print(f"fastssl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    show: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Learn image classifiers from a handful of labels and a mass of unlabelled images."""
+
+
+@app.command()
+def train(
+    config: Config,
+    words: Words = None,
+    out: Annotated[Optional[Path], typer.Option(help="Run folder.")] = None,  # noqa: UP045
+    resume: Annotated[bool, typer.Option("--resume", help="Start, or go on.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Try it, write nothing.")] = False,
+) -> None:
+    """Train a model.  Example: fastssl train cifar10 labels=250 --out runs/a"""
+    from fastssl.config_files import load
+
+    loaded = load(config, words)
+    from fastssl.launch import train as launch
+
+    raise typer.Exit(launch(loaded, out, resume, dry_run))
+
+
+@app.command(name="eval")
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    checkpoint: Annotated[str, typer.Option(help="best or last.")] = "best",
+    store: Annotated[Optional[str], typer.Option(help="Another store.")] = None,  # noqa: UP045
+    as_json: Json = False,
+) -> None:
+    """Judge a trained model on its test set.  Example: fastssl eval runs/a"""
+    from fastssl.judging import evaluate as judge
+    from fastssl.tables import show
+
+    figures = judge(run, checkpoint, store)
+    if as_json:
+        import json
+
+        print(json.dumps(figures, indent=2))
+        return
+    short = {k: v for k, v in figures.items() if not isinstance(v, list)}
+    show([{"figure": key, "value": value} for key, value in short.items()], False)
+
+
+@app.command()
+def config(
+    config: Config,
+    words: Words = None,
+    as_json: Json = False,
+) -> None:
+    """Show every setting, its value, where it comes from and what it does."""
+    from fastssl.config_files import load
+    from fastssl.listing import configuration
+    from fastssl.tables import show
+
+    show(configuration(load(config, words)), as_json)
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[str, typer.Argument(help="algorithms, datasets, models, readers, configs.")],
+    as_json: Json = False,
+) -> None:
+    """List what there is to choose from.  Example: fastssl list algorithms"""
+    from fastssl.listing import rows
+    from fastssl.tables import show
+
+    show(rows(kind), as_json)
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(help="A standard name, a folder of images, or .npz.")],
+    out: Annotated[Optional[Path], typer.Argument(help="Folder of the new store.")] = None,  # noqa: UP045
+    root: Annotated[Optional[Path], typer.Option(help="Where a standard set's files lie.")] = None,  # noqa: UP045
+    download: Annotated[bool, typer.Option("--download", help="Fetch a standard set.")] = False,
+    formats: Annotated[Optional[str], typer.Option("--format", help="ffcv,dali or one.")] = None,  # noqa: UP045
+    size: Annotated[Optional[int], typer.Option(help="Side of the stored images.")] = None,  # noqa: UP045
+    resize: Annotated[Optional[str], typer.Option(help="squash, crop or pad.")] = None,  # noqa: UP045
+    quality: Annotated[Optional[int], typer.Option(help="JPEG quality; 0 stores RAW.")] = None,  # noqa: UP045
+    workers: Annotated[Optional[int], typer.Option(help="Processes.")] = None,  # noqa: UP045
+    unlabeled: Annotated[Optional[Path], typer.Option(help="Pictures without a label.")] = None,  # noqa: UP045
+    labels: Annotated[Optional[Path], typer.Option(help="CSV of path,label.")] = None,  # noqa: UP045
+    test: Annotated[Optional[Path], typer.Option(help="Class folders to test on.")] = None,  # noqa: UP045
+    test_fraction: Annotated[Optional[float], typer.Option(help="Share to test on.")] = None,  # noqa: UP045
+    seed: Annotated[int, typer.Option(help="Which pictures are the test's.")] = 0,
+    on_error: Annotated[str, typer.Option(help="stop or skip at a bad picture.")] = "stop",
+    follow: Annotated[bool, typer.Option("--follow", help="Follow links out.")] = False,
+    no_extra: Annotated[bool, typer.Option("--no-extra", help="SVHN without extra.")] = False,
+) -> None:
+    """Convert a data set once, to be read at full rate.  Example: fastssl convert pets data/pets"""
+    from fastssl.conversion import convert as run
+
+    store = run(
+        source,
+        out,
+        root=root,
+        download=download,
+        formats=tuple(formats.split(",")) if formats else None,
+        size=size,
+        resize=resize,
+        quality=quality,
+        workers=workers,
+        unlabeled=unlabeled,
+        labels=labels,
+        test=test,
+        test_fraction=test_fraction,
+        seed=seed,
+        on_error=on_error,
+        follow=follow,
+        no_extra=no_extra,
+    )
+    print(f"{store.path}: next: fastssl verify {store.path}")
+
+
+@app.command()
+def verify(
+    store: Annotated[Path, typer.Argument(help="Folder of a store.")],
+    sample: Annotated[Optional[int], typer.Option(help="Decode only so many images.")] = None,  # noqa: UP045
+) -> None:
+    """Check every byte of a store.  Example: fastssl verify data/pets"""
+    from fastssl.conversion import verify as run
+
+    report = run(store, sample=sample)
+    for problem in report.problems:
+        print(problem)
+    if report.problems:
+        raise typer.Exit(3)
+    print(f"{store} is sound: {report.images:,} images")
+
+
+@app.command()
+def views(
+    config: Config,
+    words: Words = None,
+    out: Annotated[Path, typer.Option(help="Picture to write.")] = Path("views.png"),
+) -> None:
+    """Draw the weak and strong views of some images.  Example: fastssl views digits --out v.png"""
+    from fastssl.config_files import load
+    from fastssl.view_sheet import write_sheet
+
+    print(write_sheet(load(config, words), out))
+
+
+def main() -> None:
+    """Run the command; the console script."""
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)

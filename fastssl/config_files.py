@@ -1,0 +1,217 @@
+"""From a name, a file and `key=value` words to one checked configuration."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+import configs
+from fastssl import models
+from fastssl.config import RunConfig
+from fastssl.config_problems import describe, nearest, raise_all
+from fastssl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastssl.algorithms.base import Algorithm
+
+FOLDER = Path(configs.__path__[0])
+ALGORITHM_SECTION = "algorithms"  # settings for whichever algorithm is chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration, its algorithm's settings, and where each value came from."""
+
+    config: RunConfig
+    algorithm: Algorithm
+    settings: BaseModel
+    origins: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what config.yaml holds: every value, the algorithm's included."""
+        return {**self.config.model_dump(), "algo": self.settings.model_dump()}
+
+
+def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> Loaded:
+    """Load a configuration by name or path and apply `key=value` words (or a dict of them)."""
+    path = find(str(name))
+    given = read_yaml(path)
+    sections = given.pop(ALGORITHM_SECTION, None) or {}
+    typed = words if isinstance(words, dict) else parse_words(words or [])
+    typed = nest(typed)
+    origin = path.name
+    origins = {key: origin for key in flatten(given)}
+    merged = merge(given, typed)
+    name_of = merged.get("algorithm", RunConfig.model_fields["algorithm"].default)
+    algorithm = find_algorithm(name_of)
+    # Settings in the file belong to the file's algorithm; another one chosen in the shell must
+    # not inherit them.
+    kept = (
+        typed.get("algo", {}) if name_of != given.get("algorithm", name_of) else merged.get("algo")
+    )
+    section = sections.get(algorithm.name, {}) if isinstance(sections, dict) else {}
+    origins |= {f"algo.{key}": f"{origin} (algorithms)" for key in section}
+    settings = merge(section, kept or {})
+    origins |= {key: "command line" for key in flatten(typed)}
+    problems, config, checked = check({**merged, "algo": {}}, algorithm, settings)
+    raise_all(problems, path, typed)
+    assert config is not None and checked is not None
+    return Loaded(config.model_copy(update={"algo": settings}), algorithm, checked, origins)
+
+
+def find_algorithm(name: Any) -> Algorithm:
+    """Look an algorithm up by its name in the table."""
+    from fastssl.algorithms import ALGORITHMS
+
+    return ALGORITHMS[name]
+
+
+def check(
+    values: dict[str, Any], algorithm: Algorithm, settings: Any
+) -> tuple[list[str], RunConfig | None, BaseModel | None]:
+    """Check both models and return every problem found in either."""
+    problems: list[str] = []
+    config: RunConfig | None = None
+    checked: BaseModel | None = None
+    try:
+        config = RunConfig.model_validate(values)
+    except ValidationError as error:
+        problems += describe(error, list(RunConfig.model_fields), "")
+    if not isinstance(settings, dict):
+        problems.append(f"algo is {settings!r}; wants keys such as algo.threshold")
+        return problems, config, None
+    try:
+        checked = algorithm.config.model_validate(settings)
+    except ValidationError as error:
+        problems += describe(error, list(algorithm.config.model_fields), "algo.")
+    if config is not None:
+        problems += impossible(config)
+    return problems, config, checked
+
+
+def impossible(config: RunConfig) -> list[str]:
+    """Return what can't be, given the table of data sets and the names of the models."""
+    from pipelines.datasets import DATASETS
+
+    problems = []
+    if config.data != "own" and config.data not in DATASETS:
+        names = [*DATASETS, "own"]
+        problems.append(f"no data set is named {config.data!r}{nearest(config.data, names)}")
+    elif config.data == "own" and config.store is None:
+        problems.append("data=own needs a store: type store=FOLDER (made by `fastssl convert`)")
+    elif config.data != "own" and isinstance(config.labels, int):
+        classes = DATASETS[config.data].classes
+        if config.labels % classes and config.imbalance == 1 and not config.label_file:
+            problems.append(
+                f"labels is {config.labels}, which does not divide by {classes} classes"
+            )
+    try:
+        models.parse(config.model)
+    except ConfigError as error:
+        problems.append(f"{error.what}: {error.fix}")
+    return problems
+
+
+def find(name: str) -> Path:
+    """Find the YAML file that a name or a path means."""
+    shipped = FOLDER / f"{name}.yaml"
+    if "/" not in name and os.sep not in name and shipped.is_file():
+        return shipped
+    path = Path(name)
+    if path.is_dir() and (path / "config.yaml").is_file():
+        return path / "config.yaml"
+    if path.is_file():
+        return path
+    names = available()
+    hint = nearest(name, names) or f"; there are: {', '.join(names)}"
+    raise ConfigError(
+        f"no configuration is named {name!r}{hint}",
+        "type `fastssl list configs`, or give the path of a YAML file",
+    )
+
+
+def available() -> list[str]:
+    """Return the names of the configurations that ship with fastssl."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which also refuses a key that stands twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        double = {str(key) for key in keys if keys.count(key) > 1}
+        if double:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{', '.join(sorted(double))} stands twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that must hold `key: value` lines."""
+    try:
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        found = loader.get_single_data()  # type: ignore[no-untyped-call]
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, TypeError, RecursionError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{path} is not YAML: {line}", "mend the file") from error
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}", "check the path") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise ConfigError(f"{path} does not hold `key: value` lines", "mend the file")
+    return found
+
+
+def parse_words(words: list[str]) -> dict[str, Any]:
+    """Turn `key=value` words into a dict; values are read as YAML, so 3 is a number."""
+    found: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{word!r} is not key=value", "type it as steps=1000")
+        try:
+            found[key.strip()] = yaml.safe_load(text) if text.strip() else None
+        except (yaml.YAMLError, ValueError, RecursionError):
+            found[key.strip()] = text
+    return found
+
+
+def nest(flat: dict[str, Any]) -> dict[str, Any]:
+    """Turn {"algo.threshold": 1} into {"algo": {"threshold": 1}}."""
+    found: dict[str, Any] = {}
+    for key, value in flat.items():
+        if key.startswith("algo."):
+            found.setdefault("algo", {})[key.removeprefix("algo.")] = value
+        else:
+            found[key] = value
+    return found
+
+
+def flatten(nested: dict[str, Any]) -> dict[str, Any]:
+    """Turn {"algo": {"threshold": 1}} into {"algo.threshold": 1}."""
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        if key == "algo" and isinstance(value, dict):
+            found |= {f"algo.{inner}": item for inner, item in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+def merge(below: Any, above: dict[str, Any]) -> dict[str, Any]:
+    """Lay `above` over `below`; the algorithm's settings are merged key by key."""
+    found = dict(below) if isinstance(below, dict) else {}
+    for key, value in above.items():
+        if key == "algo" and isinstance(value, dict) and isinstance(found.get(key), dict):
+            found[key] = {**found[key], **value}
+        else:
+            found[key] = value
+    return found

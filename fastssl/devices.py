@@ -1,0 +1,85 @@
+"""Device, precision and threads: chosen once, before anything is built."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastssl.config import RunConfig
+from fastssl.errors import ConfigError, ResourceError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where and in which arithmetic a run computes."""
+
+    device: torch.device
+    precision: str  # fp32, bf16 or fp16
+    threads: int
+    loader_threads: int
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context in which forward passes run."""
+        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
+        return torch.autocast(self.device.type, dtype=kind, enabled=kind is not None)
+
+    def __str__(self) -> str:
+        name = str(self.device)
+        if self.device.type == "cuda":
+            name += f" ({torch.cuda.get_device_name(self.device)})"
+        else:
+            name += f", {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"{name}, {self.precision}"
+
+
+def choose(config: RunConfig, local_rank: int = 0, local_world: int = 1) -> Device:
+    """Choose the device of this process and set what is global in torch."""
+    device = choose_device(config.device, local_rank)
+    precision = choose_precision(config.precision, device)
+    cores = max(1, len(os.sched_getaffinity(0)) // local_world)
+    threads = config.threads or cores
+    # On a CPU the model owns the cores; making views costs a small share of a step.
+    loader_threads = config.loader_threads or max(1, cores // 4)
+    torch.set_num_threads(threads)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+    return Device(device, precision, threads, loader_threads)
+
+
+def choose_device(wanted: str, local_rank: int) -> torch.device:
+    """Turn `auto`, `cpu`, `cuda` or `cuda:N` into a device that is there."""
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise ConfigError(f"device is {wanted!r}", "type device=cpu or device=cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {wanted!r} is not supported", "type device=cpu or device=cuda")
+    if device.type == "cuda":
+        index = local_rank if device.index is None else device.index
+        if not torch.cuda.is_available() or index >= torch.cuda.device_count():
+            raise ResourceError(
+                f"device={wanted} is asked for, but this machine has no such GPU",
+                "type device=cpu, or check the driver with `fastssl doctor`",
+            )
+        return torch.device("cuda", index)
+    return device
+
+
+def choose_precision(wanted: str, device: torch.device) -> str:
+    """Choose bf16 on CUDA, fp16 where bf16 is missing there, fp32 on a CPU."""
+    if wanted != "auto":
+        if wanted == "fp16" and device.type == "cpu":
+            raise ConfigError("precision=fp16 needs a GPU", "type precision=bf16 or fp32")
+        return wanted
+    if device.type == "cpu":
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported() else "fp16"

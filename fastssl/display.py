@@ -1,0 +1,118 @@
+"""What a person sees of a run: six lines at the start, a bar or plain lines, a table at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastssl.assemble import Run
+    from fastssl.trip import Trip
+
+
+class Display:
+    """Progress on stderr: a bar on a terminal, plain lines in a log, nothing on other ranks."""
+
+    def __init__(self, steps: int, quiet: bool, log: Callable[[str], None]) -> None:
+        self.steps = steps
+        self.quiet = quiet
+        self.log = log  # log.txt gets every line too
+        self.top1 = ""
+        self.began = time.monotonic()
+        self.first: int | None = None
+        self._bar: Any = None
+        self._task: Any = None
+
+    def say(self, line: str) -> None:
+        """Print a line and keep it in the log."""
+        self.log(line)
+        if self.quiet:
+            return
+        if self._bar:
+            self._bar.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def begin(self, step: int) -> None:
+        """Start the bar, where there is a terminal."""
+        self.first, self.began = step, time.monotonic()
+        if self.quiet or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._bar = Progress(
+            TextColumn("{task.completed}/{task.total}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.description}"),
+            console=Console(stderr=True),
+        )
+        self._bar.start()
+        self._task = self._bar.add_task("starting", total=self.steps, completed=step)
+
+    def step(self, step: int) -> None:
+        """Move the bar on."""
+        if self._bar:
+            self._bar.update(self._task, completed=step)
+
+    def logged(self, trip: Trip, line: dict[str, Any]) -> None:
+        """Tell the metrics of a log step."""
+        words = [f"loss {line['loss']:.4f}"]
+        if "trusted" in line:
+            words.append(f"trusted {100 * line['trusted']:.0f} %")
+        words += [self.top1] if self.top1 else []
+        words.append(f"{trip.images_per_s:,.0f} images/s")
+        words.append(f"wait {100 * trip.data_wait:.1f} %")
+        words.append(f"left {self.left(trip.step)}")
+        text = "  ".join(words)
+        self.log(f"step {trip.step}/{self.steps}  {text}")
+        if self._bar:
+            self._bar.update(self._task, description=text)
+        elif not self.quiet:
+            print(f"step {trip.step}/{self.steps}  {text}", file=sys.stderr, flush=True)
+
+    def evaluated(self, trip: Trip, figures: dict[str, Any]) -> None:
+        """Remember the accuracy for the lines to come."""
+        self.top1 = f"top-1 {100 - figures['error']:.2f} %"
+        self.log(f"step {trip.step} evaluated: error {figures['error']:.2f} %")
+
+    def left(self, step: int) -> str:
+        """Return the time left, by the pace since the start of this process."""
+        done = step - (self.first or 0)
+        spent = time.monotonic() - self.began
+        return clock(spent / done * (self.steps - step)) if done else "?"
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+
+def clock(seconds: float) -> str:
+    """Return 75 as 1:15 and 3,700 as 1:01:40."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def start_lines(run: Run, out: str, step: int) -> list[str]:
+    """Return the six lines that say what will run."""
+    config = run.loaded.config
+    split, store = run.split, run.store
+    held = f", {len(split.validation):,} held out" if len(split.validation) else ""
+    images = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
+    unlabeled = config.batch * (config.ratio or run.algorithm.ratio) * run.algorithm.unlabeled
+    ranks = f", {run.ranks.world} ranks" if run.ranks.world > 1 else ""
+    return [
+        f"data    {store.name}: {len(split.labeled):,} labelled, {len(split.unlabeled):,} "
+        f"unlabelled{held}, {store.splits['test'].count:,} to test, {store.classes} classes",
+        f"learn   {run.algorithm.name}: {run.algorithm.summary}",
+        f"model   {config.model}, {images:,} parameters, views of {run.size[0]}x{run.size[1]}",
+        f"device  {run.device}, compile {config.compile}{ranks}",
+        f"reader  {run.loader.choice}",
+        f"run     {out}: steps {step + 1:,} to {config.steps:,}, {config.batch} labelled and "
+        f"{unlabeled} unlabelled images each",
+    ]

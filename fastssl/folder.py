@@ -1,0 +1,117 @@
+"""The run folder: what lies where, who may write it, and how files get there whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from fastssl.errors import ConfigError, DataError, ResourceError
+
+LOCK = ".lock"
+
+
+class RunFolder:
+    """A folder of one run; never deleted or overwritten by us."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.jsonl"
+        self.tensorboard = path / "tensorboard"
+        self.checkpoints = path / "checkpoints"
+        self.summary = path / "summary.json"
+        self.log = path / "log.txt"
+        self._lock: IO[str] | None = None
+
+    def started(self) -> bool:
+        """Tell whether a run has begun here."""
+        return self.config.is_file()
+
+    def claim(self, resume: bool) -> None:
+        """Make the folder ours for the life of this process, or refuse."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            others = [entry.name for entry in self.path.iterdir() if entry.name != LOCK]
+            self._take_lock()
+            if others and not resume:
+                raise ConfigError(
+                    f"{self.path} is not empty",
+                    "add --resume to go on with it, or take another --out",
+                )
+            if others and not self.started():
+                raise ConfigError(
+                    f"{self.path} holds files, but no run of fastssl", "take another --out"
+                )
+            self.checkpoints.mkdir(exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def _take_lock(self) -> None:
+        # The kernel drops this lock when the process ends, however it ends.
+        self._lock = open(self.path / LOCK, "a", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.close()
+            self._lock = None
+            raise ConfigError(
+                f"another run is writing {self.path} right now",
+                "wait for it to end, or take another --out",
+            ) from error
+
+    def release(self) -> None:
+        """Let others have the folder."""
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+    def read_config(self) -> dict[str, Any]:
+        """Return the resolved configuration of the run."""
+        try:
+            found = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{self.path} holds no readable config.yaml", "give the folder of a run"
+            ) from error
+        if not isinstance(found, dict):
+            raise DataError(f"{self.config} is damaged", "give the folder of another run")
+        return found
+
+
+def cannot_write(path: Path, error: OSError) -> ResourceError:
+    """Return the error for a folder or file that can't be written."""
+    return ResourceError(
+        f"{path} can't be written: {error.strerror or error}",
+        "free space or permissions there, then add --resume; or take another --out",
+    )
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all, even after a power cut."""
+    new = path.with_name(f".{path.name}.new")
+    with open(new, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames in a folder durable."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON whole or not at all."""
+    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -1,0 +1,60 @@
+"""Judging a run from its folder alone: configuration, weights and store are all named there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fastssl import checkpoint, devices, evaluation
+from fastssl.assemble import build_model, find_store, view_recipes
+from fastssl.config_files import Loaded, load
+from fastssl.errors import ConfigError, DataError
+from fastssl.folder import RunFolder
+from pipelines.loader import evaluation as walk
+from pipelines.store import open_store
+
+
+def open_run(path: Path, which: str = "best") -> tuple[Loaded, dict[str, Any]]:
+    """Return the configuration of a run and its best or last checkpoint."""
+    if which not in ("best", "last"):
+        raise ConfigError(f"there is no checkpoint called {which!r}", "type best or last")
+    folder = RunFolder(path)
+    if not folder.started():
+        raise DataError(f"{path} is not the folder of a run", "give the --out of a training")
+    if which == "best" and (folder.checkpoints / checkpoint.BEST).exists():
+        content: dict[str, Any] | None = checkpoint.best(folder)
+    else:
+        content = checkpoint.newest(folder, print)
+    if content is None:
+        raise DataError(f"{path} holds no checkpoint yet", "train longer, then try again")
+    return load(folder.config), content
+
+
+def open_model(loaded: Loaded, content: dict[str, Any], device: devices.Device) -> nn.Module:
+    """Return the network with the averaged weights of a checkpoint, ready to evaluate."""
+    model = build_model(loaded, len(content["classes"]), device)
+    model.load_state_dict(content["ema"])
+    return model.eval()
+
+
+def evaluate(path: Path, which: str = "best", store: str | None = None) -> dict[str, Any]:
+    """Return every figure of a run's model on its test set."""
+    loaded, content = open_run(path, which)
+    device = devices.choose(loaded.config)
+    found = open_store(store) if store else find_store(loaded)
+    model = open_model(loaded, content, device)
+    batches = walk(
+        found,
+        "test",
+        np.arange(found.splits["test"].count),
+        size=view_recipes(loaded, found)["weak"].size,
+        reader=loaded.config.reader,
+        device=str(device.device),
+        batch=loaded.config.eval_batch,
+        threads=device.threads,
+    )
+    figures = evaluation.judge(*evaluation.predict(model, batches, device))
+    return {"run": str(path), "checkpoint": which, "step": content["trip"]["step"], **figures}

@@ -1,0 +1,230 @@
+"""What gets a run under way: folder, resume, device, ranks; and what brings it to its end."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from fastssl import checkpoint, compiling, devices, distribute, machine
+from fastssl.assemble import Run, assemble
+from fastssl.config_files import Loaded, flatten
+from fastssl.display import Display, start_lines
+from fastssl.errors import ConfigError, DataError, ResourceError, UserError
+from fastssl.folder import RunFolder, cannot_write, write_json, write_whole
+from fastssl.record import Record
+from fastssl.signals import Stop
+from fastssl.summary import end_lines, summarize
+from fastssl.training import TIME_UP, Training, restore
+from fastssl.trip import Trip
+
+# What may change between a run and its continuation without changing its numbers.
+FREE = {"max_time", "threads", "loader_threads", "device", "reader", "tensorboard", "store"}
+FREE |= {"log_every", "eval_batch", "compile", "checkpoint_every"}
+
+
+def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
+    """Train a run to its end; return the exit code."""
+    group = distribute.join()
+    try:
+        ranks = group.ranks
+        device = devices.choose(loaded.config, group.local_rank, group.local_world)
+        loaded = fixed(loaded, device)
+        if dry_run:
+            return rehearse(loaded, device, ranks)
+        folder = RunFolder(out or default_folder(loaded))
+        with group.together():
+            if ranks.rank == 0:
+                folder.claim(resume)
+        try:
+            return start(loaded, folder, device, group)
+        except UserError as error:
+            write_failure(folder, ranks.rank, error)
+            raise
+        finally:
+            folder.release()
+    finally:
+        group.leave()
+
+
+def default_folder(loaded: Loaded) -> Path:
+    """Return runs/DATA-ALGORITHM-LABELS-sSEED."""
+    config = loaded.config
+    return Path("runs") / f"{config.data}-{config.algorithm}-{config.labels}-s{config.seed}"
+
+
+def fixed(loaded: Loaded, device: devices.Device) -> Loaded:
+    """Write what `auto` chose into the configuration, so that a resumed run keeps it."""
+    config = loaded.config.model_copy(update={"precision": device.precision})
+    return replace(loaded, config=config)
+
+
+def start(
+    loaded: Loaded, folder: RunFolder, device: devices.Device, group: distribute.Group
+) -> int:
+    """Begin or go on in a folder that is ours."""
+    ranks = group.ranks
+    display = Display(loaded.config.steps, ranks.rank != 0, lambda line: None)
+    content = None
+    if folder.started():
+        loaded = same_run(loaded, folder)
+        content = checkpoint.newest(folder, display.say)
+        if content and content["trip"]["step"] >= loaded.config.steps and folder.summary.exists():
+            display.say(f"{folder.path} is finished: {loaded.config.steps:,} steps")
+            return 0
+    with out_of_memory(loaded):
+        run = assemble(loaded, device, ranks)
+        group.agree({"configuration": repr(loaded.as_dict()), "store": run.store.fingerprint})
+        trip = resume_from(run, content, folder)
+        return travel(run, trip, folder, display, group)
+
+
+def same_run(loaded: Loaded, folder: RunFolder) -> Loaded:
+    """Refuse to go on with other settings than the run has; keep what `auto` chose then."""
+    saved = flatten(folder.read_config())
+    wanted = flatten(loaded.as_dict())
+    kept = {}
+    for key in sorted(saved.keys() | wanted.keys()):
+        old, new = saved.get(key), wanted.get(key)
+        if old == new or key in FREE:
+            continue
+        if loaded.origins.get(key) is None and key == "precision":
+            kept[key] = old
+            continue
+        raise ConfigError(
+            f"{folder.path} was begun with {key}={old}, not {new}",
+            f"type {key}={old} to go on with it, or take another --out",
+        )
+    return replace(loaded, config=loaded.config.model_copy(update=kept))
+
+
+def resume_from(run: Run, content: dict[str, Any] | None, folder: RunFolder) -> Trip:
+    """Put the checkpoint into the run, or begin at step 0."""
+    if content is None:
+        return Trip()
+    if content["store"] != run.store.fingerprint:
+        raise DataError(
+            f"the store {run.store.path} is not the one {folder.path} was begun with",
+            "give the store of the run by store=FOLDER, or take another --out",
+        )
+    return restore(run, content)
+
+
+def travel(
+    run: Run, trip: Trip, folder: RunFolder, display: Display, group: distribute.Group
+) -> int:
+    """Train from where the trip is to the end or to a signal, and write the summary."""
+    config = run.loaded.config
+    record, writer = None, None
+    if run.ranks.rank == 0:
+        write_start(run, folder)
+        record = Record(folder, config.tensorboard, trip.step)
+        writer = checkpoint.Writer(folder)
+        display.log = record.log
+    try:
+        run.step = compiling.choose(run, display.say)
+        for line in start_lines(run, str(folder.path), trip.step):
+            display.say(line)
+        training = Training(run, trip, display, record, writer)
+        display.begin(trip.step)
+        with Stop() as stop:
+            told = training.travel(stop)
+        display.end()
+        if writer:
+            writer.wait()
+        return finish(training, folder, display, told)
+    finally:
+        display.end()
+        run.loader.close()
+        if writer:
+            writer.close()
+        if record:
+            record.close()
+
+
+def write_start(run: Run, folder: RunFolder) -> None:
+    """Write config.yaml and environment.json."""
+    try:
+        if not folder.started():
+            text = yaml.safe_dump(run.loaded.as_dict(), sort_keys=False)
+            write_json(folder.environment, machine.facts())
+            write_whole(folder.config, text.encode())
+    except OSError as error:
+        raise cannot_write(folder.path, error) from error
+
+
+def finish(training: Training, folder: RunFolder, display: Display, told: int) -> int:
+    """Write the summary, show it, and return the exit code."""
+    status = {0: "finished", TIME_UP: "out of time"}.get(told, "interrupted")
+    summary = summarize(training.run, training.trip, training.figures, status)
+    if training.writer:
+        summary["checkpoint_seconds"] = round(training.writer.seconds, 3)
+        try:
+            write_json(folder.summary, summary)
+        except OSError as error:
+            raise cannot_write(folder.summary, error) from error
+        display.say("")
+        for line in end_lines(summary, folder.path):
+            display.say(line)
+    return 0 if told in (0, TIME_UP) else 128 + told
+
+
+def rehearse(loaded: Loaded, device: devices.Device, ranks: Any) -> int:
+    """Take two steps, write nothing, and say how long the run would take."""
+    import time
+
+    from fastssl.training import take_step
+
+    display = Display(loaded.config.steps, ranks.rank != 0, lambda line: None)
+    with out_of_memory(loaded):
+        run = assemble(loaded, device, ranks)
+        for line in start_lines(run, "nothing is written", 0):
+            display.say(line)
+        progress = torch.zeros((), device=device.device)
+        for step, batch in enumerate(run.loader.iterate(0, min(3, loaded.config.steps))):
+            began = time.monotonic()
+            float(take_step(run, batch, step, progress).loss.detach())
+            spent = time.monotonic() - began
+        run.loader.close()
+    hours = spent * loaded.config.steps / 3600
+    display.say(f"dry run: {spent * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
+    return 0
+
+
+class out_of_memory:  # noqa: N801 (reads as a context)
+    """Turn a failed allocation into two lines that name the batch and the keys to lower."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+
+    def __enter__(self) -> None:
+        """Watch."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Translate."""
+        text = str(error).lower()
+        words = ("out of memory", "can't allocate memory", "cannot allocate memory")
+        short = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if short or (isinstance(error, RuntimeError) and any(word in text for word in words)):
+            config = self.loaded.config
+            ratio = config.ratio or self.loaded.algorithm.ratio
+            raise ResourceError(
+                f"out of memory with batch={config.batch} and ratio={ratio}",
+                "lower batch or ratio, or type micro_batch=2 (BatchNorm then sees the parts)",
+            ) from error
+
+
+def write_failure(folder: RunFolder, rank: int, error: UserError) -> None:
+    """Leave code and message in summary.json, if the folder is a run and can be written."""
+    print(f"rank {rank}: exit {error.exit_code}", file=sys.stderr) if rank else None
+    if not folder.started():
+        return
+    content = {"status": "failed", "exit": error.exit_code, "rank": rank, "what": error.what}
+    try:
+        write_json(folder.summary, {**content, "fix": error.fix})
+    except OSError:
+        print(f"warning: {folder.summary} can't be written", file=sys.stderr)

@@ -1,0 +1,117 @@
+"""What there is to choose from; needs no torch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from fastssl.config_files import Loaded, available, find, flatten
+from fastssl.errors import ConfigError
+
+KINDS = ("algorithms", "datasets", "models", "readers", "configs")
+
+
+def rows(kind: str) -> list[dict[str, Any]]:
+    """Return the table of one kind."""
+    makers = {
+        "algorithms": algorithms,
+        "datasets": datasets,
+        "models": models,
+        "readers": readers,
+        "configs": configs,
+    }
+    if kind not in makers:
+        raise ConfigError(f"there is no list of {kind!r}", f"type one of: {', '.join(KINDS)}")
+    return makers[kind]()
+
+
+def algorithms() -> list[dict[str, Any]]:
+    """List every algorithm with its views and forward passes."""
+    from fastssl.algorithms import ALGORITHMS
+
+    found = [ALGORITHMS[name] for name in ALGORITHMS]
+    return [
+        {
+            "name": a.name,
+            "what": a.summary,
+            "views": " + ".join(a.views.values()) or "-",
+            "forward passes": a.forwards,
+        }
+        for a in found
+    ]
+
+
+def datasets() -> list[dict[str, Any]]:
+    """List the table of data sets."""
+    from pipelines.datasets import DATASETS
+
+    found = [DATASETS[name] for name in DATASETS]
+    return [
+        {
+            "name": d.name,
+            "classes": d.classes,
+            "train": d.train,
+            "test": d.test,
+            "size": d.size,
+            "what": d.description,
+        }
+        for d in found
+    ]
+
+
+def models() -> list[dict[str, Any]]:
+    """List the networks by name."""
+    from fastssl.models import MODELS
+
+    return [{"name": name, "what": what} for name, what in sorted(MODELS.items())]
+
+
+def readers() -> list[dict[str, Any]]:
+    """List the readers and whether each can be used here."""
+    needs = {"resident": None, "ffcv": "ffcv", "dali": "nvidia.dali"}
+    what = {
+        "resident": "the whole store in memory: small images",
+        "ffcv": "streams a .beton, decodes on the CPU",
+        "dali": "streams shards, decodes on the GPU (nvJPEG) or the CPU",
+    }
+    return [
+        {"name": name, "installed": installed(module), "what": what[name]}
+        for name, module in needs.items()
+    ]
+
+
+def installed(module: str | None) -> str:
+    """Tell whether an optional module is there."""
+    if module is None:
+        return "yes"
+    try:
+        return "yes" if find_spec(module) else "no"
+    except ModuleNotFoundError:
+        return "no"
+
+
+def configs() -> list[dict[str, Any]]:
+    """List the shipped configurations with their first line."""
+    return [
+        {"name": name, "what": find(name).read_text().splitlines()[0].lstrip("# ")}
+        for name in available()
+    ]
+
+
+def configuration(loaded: Loaded) -> list[dict[str, Any]]:
+    """Return every key with its value, where it came from, and its sentence."""
+    values = {k: v for k, v in flatten(loaded.as_dict()).items()}
+    if values["ratio"] is None:
+        values["ratio"] = loaded.algorithm.ratio
+    sentences = {k: f.description for k, f in type(loaded.config).model_fields.items()}
+    fields = type(loaded.settings).model_fields
+    sentences |= {f"algo.{k}": f.description for k, f in fields.items()}
+    return [
+        {
+            "key": key,
+            "value": str(value).lower() if isinstance(value, bool) else value,
+            "from": loaded.origins.get(key, "default"),
+            "what": " ".join((sentences.get(key) or "").split()),
+        }
+        for key, value in values.items()
+    ]

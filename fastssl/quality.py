@@ -1,0 +1,56 @@
+"""How good pseudo-labels really are, where the unlabelled images have known labels.
+
+Only the loop looks at true labels, and only to write this down: no step ever sees them. The
+sums stay on the device until a log step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastssl.algorithms.base import StepOutput
+from fastssl.ranks import Ranks
+
+
+class Quality:
+    """Sums of seen, trusted and rightly trusted images a true class since the last log step."""
+
+    def __init__(self, truth: Tensor, classes: int) -> None:
+        self.truth = truth  # [N] true class of every unlabelled image, -1 where unknown
+        self.classes = classes
+        self.known = bool((truth >= 0).any())
+        self.sums = torch.zeros((3, classes + 1), device=truth.device)
+
+    @torch.no_grad()
+    def add(self, out: StepOutput, position: Tensor) -> None:
+        """Add a step; the last column takes the images whose class nobody knows."""
+        if not self.known or out.guess is None or out.trusted is None:
+            return
+        truth = self.truth[position].long()
+        column = torch.where(truth >= 0, truth, self.classes)
+        trusted = out.trusted.to(self.sums.dtype)
+        right = trusted * (out.guess == truth)
+        self.sums.index_add_(1, column, torch.stack([torch.ones_like(trusted), trusted, right]))
+
+    def read(self, ranks: Ranks) -> dict[str, Any]:
+        """Return accuracy and coverage, in all and by class, and begin anew; waits."""
+        if not self.known:
+            return {}
+        seen, trusted, right = ranks.mean(self.sums)[:, : self.classes].double().tolist()
+        self.sums.zero_()
+        if not sum(seen):
+            return {}
+        found: dict[str, Any] = {"pseudo/coverage": sum(trusted) / sum(seen)}
+        if sum(trusted):
+            found["pseudo/accuracy"] = sum(right) / sum(trusted)
+        found["pseudo_class_coverage"] = [ratio(t, s) for t, s in zip(trusted, seen, strict=True)]
+        found["pseudo_class_accuracy"] = [ratio(r, t) for r, t in zip(right, trusted, strict=True)]
+        return found
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """Return part / whole, or None where there is nothing to divide by."""
+    return round(part / whole, 6) if whole else None

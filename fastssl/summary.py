@@ -1,0 +1,57 @@
+"""summary.json and the table at the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastssl.assemble import Run
+from fastssl.display import clock
+from fastssl.trip import Trip
+
+FIGURES = ("top5_error", "precision", "recall", "f1", "auc", "ece", "class_accuracy")
+
+
+def summarize(run: Run, trip: Trip, figures: dict[str, Any], status: str) -> dict[str, Any]:
+    """Return what summary.json holds; `status` is finished, interrupted or time is up."""
+    config = run.loaded.config
+    chosen = "validation split" if len(run.split.validation) else "test set"
+    return {
+        "status": status,
+        "data": run.store.name,
+        "algorithm": run.algorithm.name,
+        "labels": len(run.split.labeled),
+        "seed": config.seed,
+        "best_error": trip.best_error if trip.errors else None,
+        "best_step": trip.best_step,
+        "best_chosen_on": chosen,
+        "median_error": trip.median_error,
+        "last_error": trip.errors[-1] if trip.errors else None,
+        **{name: figures[name] for name in FIGURES if name in figures},
+        "steps": trip.step,
+        "seconds": round(trip.seconds, 3),
+        "seconds_per_step": trip.train_seconds / trip.step if trip.step else None,
+        "images_per_s": round(trip.images_per_s, 1),
+        "data_wait": round(trip.data_wait, 5),
+    }
+
+
+def end_lines(summary: dict[str, Any], path: Path) -> list[str]:
+    """Return the table at the end, with the next command to type."""
+
+    def percent(value: float | None) -> str:
+        return "not evaluated" if value is None else f"{value:.2f} %"
+
+    rows = [
+        ("best error", f"{percent(summary['best_error'])} at step {summary['best_step']:,}"),
+        ("  chosen on", str(summary["best_chosen_on"])),
+        ("median error", f"{percent(summary['median_error'])} over the last 20 evaluations"),
+        ("last error", percent(summary["last_error"])),
+        ("time", f"{clock(summary['seconds'])} for {summary['steps']:,} steps"),
+        ("speed", f"{summary['images_per_s']:,.0f} images/s"),
+        ("data wait", f"{100 * summary['data_wait']:.2f} % of the training time"),
+    ]
+    lines = [f"{name:<14}{value}" for name, value in rows]
+    if summary["status"] == "finished":
+        return [*lines, f"next: fastssl eval {path}"]
+    return [*lines, f"{summary['status']} and saved; to go on, add --resume to the same line"]
