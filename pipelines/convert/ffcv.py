@@ -1,0 +1,96 @@
+"""FFCV's `.beton`, made by ffcv's own DatasetWriter around bytes that are encoded already."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+
+SMALL_PAGE = 1 << 21
+PAGE = 1 << 24  # the largest image must fit in one
+
+
+def installed() -> bool:
+    """Tell whether ffcv can be imported, without importing it."""
+    return find_spec("ffcv") is not None
+
+
+class BetonWriter:
+    """Writes one split as a `.beton` with the fields image, label and index.
+
+    DatasetWriter would encode JPEG again, by OpenCV, in processes of its own. Its beginning
+    (`prepare`), its pages (`MemoryAllocator`) and its end (`finalize`) are used, and the bytes put
+    between are ours: one pass over the source, and the same file every time.
+    """
+
+    def __init__(
+        self, folder: Path, split: str, encoding: str, shape: tuple[int, int], most: int
+    ) -> None:
+        from ffcv.fields import IntField, RGBImageField
+        from ffcv.fields.rgb_image import IMAGE_MODES
+        from ffcv.memory_allocator import MemoryAllocator
+        from ffcv.writer import DatasetWriter
+
+        self.name = f"{split}.beton"
+        fields = {"image": RGBImageField(), "label": IntField(), "index": IntField()}
+        small = most * shape[0] * shape[1] * 3 < PAGE
+        page = SMALL_PAGE if small else PAGE
+        self._writer = DatasetWriter(str(folder / self.name), fields, page_size=page)
+        self._writer.num_samples = 1
+        self._writer.prepare()
+        # The shared memory is for processes we do not start, and too small in many containers.
+        self._writer.metadata_sm.close()
+        self._writer.metadata_sm.unlink()
+        self._metadata = np.zeros(most, self._writer.metadata_type)
+        self._sizes = np.zeros(most, np.uint32)
+        self._metadata["f0"]["mode"] = IMAGE_MODES["raw" if encoding == "raw" else "jpg"]
+        self._metadata["f0"]["height"], self._metadata["f0"]["width"] = shape
+        start = self._writer.metadata_start + self._metadata.nbytes
+        self._allocator = MemoryAllocator(self._writer.fname, start, page)
+        self._allocator.__enter__()
+        self._count = 0
+
+    def add(self, images: Bytes | Sequence[bytes], labels: Integers, first: int) -> Any:
+        """Append images; return the offset of each in the file."""
+        if isinstance(images, np.ndarray):
+            images = images.reshape(len(images), -1)
+        malloc, offsets = self._allocator.malloc, []
+        self._sizes[first : first + len(labels)] = [len(image) for image in images]
+        for place, image in enumerate(images, first):
+            self._allocator.current_sample_id = place
+            offset, room = malloc(len(image))
+            room.data[:] = image
+            offsets.append(offset)
+        self._allocator.allocations.clear()  # a list of tuples: `close` writes the table itself
+        self._count = first + len(labels)
+        rows = self._metadata[first : self._count]
+        rows["f0"]["data_ptr"] = offsets
+        rows["f1"] = labels
+        rows["f2"] = np.arange(first, self._count)
+        return rows["f0"]["data_ptr"]
+
+    def close(self) -> list[str]:
+        """Write what comes last and return the name of the file."""
+        from ffcv.types import ALLOC_TABLE_TYPE
+
+        self._allocator.__exit__(None, None, None)
+        self._writer.metadata_sm = SimpleNamespace(buf=self._metadata[: self._count].tobytes())
+        self._writer.header["num_samples"] = self._count
+        self._writer.finalize([])
+        table = np.zeros(self._count, ALLOC_TABLE_TYPE)
+        table["sample_id"] = np.arange(self._count)
+        table["ptr"] = self._metadata["f0"]["data_ptr"][: self._count]
+        table["size"] = self._sizes[: self._count]
+        with open(self._writer.fname, "ab") as file:  # finalize left its place at the end
+            file.write(table.tobytes())
+        return [self.name]
+
+    def abandon(self) -> None:
+        """Close what is open and leave it unfinished."""
+        self._allocator.fp.close()

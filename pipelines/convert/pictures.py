@@ -1,0 +1,134 @@
+"""One picture: opened as people see it, brought to one size, encoded."""
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+MOST_PIXELS = 100_000_000  # a bomb is refused by its header, before anything is decoded
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+)
+RESIZES = ("squash", "crop", "pad")
+
+_DEEP = {"I;16": 65535, "I;16L": 65535, "I;16B": 65535, "I;16N": 65535, "I": 65535}
+
+
+class BadPictureError(Exception):
+    """A file that does not hold a picture we can take."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What every image of a split becomes."""
+
+    size: int
+    resize: str  # one of RESIZES
+    quality: int | None  # of JPEG; None stores the pixels themselves
+
+    @property
+    def encoding(self) -> str:
+        """Name the encoding as the manifest does."""
+        return "raw" if self.quality is None else "jpeg"
+
+
+def load(path: str) -> Image.Image:
+    """Open a picture upright, in colour, without transparency (over white), 8 bits a channel."""
+    Image.MAX_IMAGE_PIXELS = None  # Pillow's own check only warns; the next one refuses
+    try:
+        with Image.open(path) as picture:
+            width, height = picture.size
+            if width * height > MOST_PIXELS:
+                raise BadPictureError(
+                    f"{width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are decoded"
+                )
+            picture.load()
+            return to_rgb(ImageOps.exif_transpose(picture))
+    except BadPictureError:
+        raise
+    except Exception as error:  # a decoder may raise anything at all on hostile bytes
+        raise BadPictureError(_reason(error, path)) from None
+
+
+def _reason(error: Exception, path: str) -> str:
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "not a picture that can be read"
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).replace(path, "the file").split())[:200]
+
+
+def to_rgb(picture: Image.Image) -> Image.Image:
+    """Turn any mode into 8-bit RGB: transparent parts show white, 16 bits are scaled."""
+    if picture.mode in _DEEP:
+        values = np.asarray(picture).astype(np.int64).clip(0, 65535)
+        picture = Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
+    if picture.mode == "F":
+        raise BadPictureError("floating-point pixels have no agreed range")
+    if picture.has_transparency_data:
+        layer = picture.convert("RGBA")
+        page = Image.new("RGBA", layer.size, "white")
+        picture = Image.alpha_composite(page, layer)
+    return picture.convert("RGB")
+
+
+def fit(picture: Image.Image, size: int, resize: str) -> Image.Image:
+    """Bring a picture to size x size: squash it, crop its middle, or pad it with black."""
+    if picture.size == (size, size):
+        return picture
+    shape, bicubic = (size, size), Image.Resampling.BICUBIC
+    if resize == "crop":
+        return ImageOps.fit(picture, shape, bicubic)
+    if resize == "pad":
+        return ImageOps.pad(picture, shape, bicubic, color="black")
+    return picture.resize(shape, bicubic)
+
+
+def encode(picture: Image.Image, quality: int) -> bytes:
+    """Write a picture as JPEG."""
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=quality)
+    return file.getvalue()
+
+
+@dataclass
+class Moments:
+    """Sums of pixels and of their squares, from which mean and deviation follow."""
+
+    count: int
+    total: npt.NDArray[np.int64]  # [3]
+    squares: npt.NDArray[np.int64]
+
+    @classmethod
+    def zero(cls) -> "Moments":
+        """Begin with nothing seen."""
+        return cls(0, np.zeros(3, np.int64), np.zeros(3, np.int64))
+
+    def see(self, pixels: npt.NDArray[np.uint8]) -> None:
+        """Count the pixels of an image."""
+        values = np.arange(256, dtype=np.int64)
+        for channel in range(3):
+            levels = np.bincount(pixels[..., channel].reshape(-1), minlength=256)
+            self.total[channel] += levels @ values
+            self.squares[channel] += levels @ (values * values)
+        self.count += pixels.size // 3
+
+    def add(self, other: "Moments") -> None:
+        """Join what another process has seen."""
+        self.count += other.count
+        self.total += other.total
+        self.squares += other.squares
+
+    def mean_and_std(self) -> tuple[Any, Any]:
+        """Return mean and standard deviation of each channel, for pixels in 0..1."""
+        mean = self.total / max(self.count, 1)
+        variance = self.squares / max(self.count, 1) - mean * mean
+        # A constant channel would divide by zero in training.
+        std = np.sqrt(np.maximum(variance, 1.0))
+        return _rounded(mean / 255), _rounded(std / 255)
+
+
+def _rounded(values: npt.NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(round(float(value), 6) for value in values)

@@ -1,0 +1,111 @@
+"""A folder that is complete or absent: built beside its place, then renamed."""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipelines.errors import ConfigError, ResourceError, UserError
+
+
+@contextmanager
+def building(out: Path, *, wait: bool = False) -> Iterator[Path | None]:
+    """Give a hidden folder to build in; it becomes `out` when all went well, or vanishes.
+
+    One process at a time builds `out`. Another is refused, or with `wait` waits and gets None if
+    the folder is there by then. What a killed process left behind is removed first.
+    """
+    out = out.absolute()
+    with _disk(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        lock = _lock(out, wait)
+    try:
+        if wait and _filled(out):
+            yield None
+            return
+        refuse_filled(out)
+        partial = out.parent / f".{out.name}.partial"
+        with _disk(out):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+        try:
+            with _disk(out):
+                yield partial
+                _sync(partial)
+                os.rename(partial, out)
+                _sync(out.parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    finally:
+        _lock_path(out).unlink(missing_ok=True)
+        os.close(lock)
+
+
+def refuse_filled(out: Path) -> None:
+    """Refuse to write where something is."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file, not a folder", "give another OUT")
+    if _filled(out):
+        raise ConfigError(
+            f"{out} is not empty, and nothing is overwritten",
+            f"give another OUT, or remove it first: rm -r {out}",
+        )
+
+
+def _filled(out: Path) -> bool:
+    return out.is_dir() and any(out.iterdir())
+
+
+def _lock_path(out: Path) -> Path:
+    return out.parent / f".{out.name}.lock"
+
+
+def _lock(out: Path, wait: bool) -> int:
+    path = _lock_path(out)
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(file)
+            raise ConfigError(
+                f"another process is writing {out}", "wait for it, or give another OUT"
+            ) from None
+        try:  # the one before us removed the file when it was done: then lock the new one
+            if os.path.samestat(os.fstat(file), os.stat(path)):
+                return file
+        except FileNotFoundError:
+            pass
+        os.close(file)
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def _disk(out: Path) -> Iterator[None]:
+    """Turn what the file system refuses into an error that says what to do."""
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise ResourceError(
+                f"no room to write {out}: {error.strerror}",
+                "free some space, or give an OUT on another disk",
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+            raise ResourceError(
+                f"{out} cannot be written: {error.strerror}", "give an OUT you may write to"
+            ) from error
+        raise

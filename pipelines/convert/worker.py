@@ -1,0 +1,65 @@
+"""What happens to one chunk: decode, resize, encode. Runs in a process of its own, or in ours."""
+
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from pipelines.convert.pictures import BadPictureError, Moments, Target, encode, fit, load
+from pipelines.sources import Chunk, Skipped
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A chunk ready to be stored."""
+
+    images: Any  # uint8 [n, S, S, 3] to store as pixels, or a list of JPEGs
+    kept: list[int]  # places of these images in the chunk
+    bad: list[Skipped]
+    moments: Moments
+
+
+def prepare(chunk: Chunk, target: Target) -> Prepared:
+    """Decode, resize and encode a chunk; what cannot be read is reported, not raised."""
+    if chunk.images is not None and _as_it_is(chunk.images.shape, target):
+        moments = Moments.zero()
+        return Prepared(chunk.images, list(range(len(chunk.images))), [], moments)
+    done: list[Any] = []
+    kept: list[int] = []
+    bad: list[Skipped] = []
+    moments = Moments.zero()
+    for place in range(len(chunk.labels)):
+        try:
+            picture = fit(_picture(chunk, place), target.size, target.resize)
+        except BadPictureError as error:
+            bad.append(Skipped(chunk.paths[place], str(error)))
+            continue
+        pixels = np.asarray(picture)
+        moments.see(pixels)
+        done.append(pixels if target.quality is None else encode(picture, target.quality))
+        kept.append(place)
+    return Prepared(np.stack(done) if done and target.quality is None else done, kept, bad, moments)
+
+
+def _as_it_is(shape: tuple[int, ...], target: Target) -> bool:
+    return target.quality is None and shape[1:3] == (target.size, target.size)
+
+
+def _picture(chunk: Chunk, place: int) -> Image.Image:
+    if chunk.images is not None:
+        return Image.fromarray(chunk.images[place])
+    assert chunk.files is not None
+    return load(chunk.files[place])
+
+
+def main(channel: int) -> None:
+    """Answer chunks from a channel until its other end is gone."""
+    with Connection(channel) as connection:
+        try:
+            while True:
+                chunk, target = connection.recv()
+                connection.send(prepare(chunk, target))
+        except (EOFError, ConnectionError):
+            return

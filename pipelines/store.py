@@ -1,0 +1,212 @@
+"""A converted data set: its manifest, and its images by index."""
+
+import hashlib
+import io
+import mmap
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines import index, manifest
+from pipelines.datasets import DATASETS
+from pipelines.errors import DataError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class SplitInfo:
+    """The images of one split; all have one size and one encoding."""
+
+    count: int
+    height: int
+    width: int
+    encoding: str  # "raw" or "jpeg"
+    shards: tuple[str, ...]  # names of the tar files, none where only .beton was written
+
+
+class Locations(NamedTuple):
+    """Where the stored bytes of each image lie: a place in `Store.files(split)` and a range."""
+
+    shard: Array
+    offset: Array
+    size: Array
+
+
+class Store:
+    """A folder that `convert` wrote, read without any extra installed."""
+
+    def __init__(self, path: Path, content: dict[str, Any], fingerprint: str) -> None:
+        self.path = path
+        self.manifest = content
+        self.fingerprint = fingerprint
+        self.name: str = content["name"]
+        self.classes: int = content["classes"]
+        self.class_names: list[str] = content["class_names"]
+        self.mean = _triple(content["mean"])
+        self.std = _triple(content["std"])
+        self.formats: tuple[str, ...] = tuple(content["formats"])
+        self.splits = {
+            name: SplitInfo(
+                count=entry["count"],
+                height=entry["height"],
+                width=entry["width"],
+                encoding=entry["encoding"],
+                shards=tuple(entry["shards"]),
+            )
+            for name, entry in content["splits"].items()
+        }
+        self._records: dict[str, Array] = {}
+        self._maps: dict[Path, mmap.mmap] = {}
+        self._places: dict[str, list[Path]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel between processes as a path: maps of files do not."""
+        return (open_store, (self.path,))
+
+    def labels(self, split: str) -> npt.NDArray[np.int64]:
+        """Return the label of every image, -1 where it has none."""
+        return self.records(split)["label"].astype(np.int64)
+
+    def source_paths(self, split: str) -> list[str]:
+        """Return where every image came from: a file, or a place in the publisher's file."""
+        return self._sources[split]
+
+    @cached_property
+    def _sources(self) -> dict[str, list[str]]:
+        paths: dict[str, list[str]] = {split: [] for split in self.splits}
+        for _, split, _, source in index.read_rows(self.path / index.NAME):
+            paths[split].append(source)
+        return paths
+
+    def beton(self, split: str) -> Path:
+        """Return the FFCV file of a split."""
+        self._wants("ffcv")
+        return self.path / f"{split}.beton"
+
+    def shards(self, split: str) -> list[Path]:
+        """Return the tar files of a split; each has its DALI index beside it, as `.idx`."""
+        self._wants("dali")
+        return [self.path / name for name in self.splits[split].shards]
+
+    def _wants(self, form: str) -> None:
+        if form not in self.formats:
+            raise DataError(
+                f"{self.path} holds no {form} files, only {', '.join(self.formats)}",
+                f"convert the data again with --format {form}, or choose another reader",
+            )
+
+    def files(self, split: str) -> list[Path]:
+        """Return the files that the shard numbers of `locations` count."""
+        if split not in self._places:
+            tars = "dali" in self.formats
+            self._places[split] = self.shards(split) if tars else [self.beton(split)]
+        return self._places[split]
+
+    def records(self, split: str) -> Array:
+        """Return the index of a split, mapped from its file: 24 bytes an image."""
+        if split not in self._records:
+            self._records[split] = np.load(self.path / f"{split}.npy", mmap_mode="r")
+        return self._records[split]
+
+    def locations(self, split: str) -> Locations:
+        """Return where the stored bytes of every image lie, mapped from the index."""
+        records = self.records(split)
+        offset = records["offset" if "dali" in self.formats else "beton"]
+        return Locations(records["shard"], offset, records["size"])
+
+    def encoded(self, split: str, place: int) -> memoryview:
+        """Return the stored bytes of one image: its pixels, or its JPEG."""
+        count = self.splits[split].count
+        if not 0 <= place < count:
+            raise IndexError(f"image {place} of {count} in split {split!r}")
+        where = self.locations(split)
+        file = self.files(split)[int(where.shard[place])]
+        start = int(where.offset[place])
+        return self._map(file)[start : start + int(where.size[place])]
+
+    def _map(self, path: Path) -> memoryview:
+        if path not in self._maps:
+            with path.open("rb") as file:
+                self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return memoryview(self._maps[path])
+
+    def image(self, split: str, place: int) -> npt.NDArray[np.uint8]:
+        """Return the pixels of one image, [height, width, 3]; those of a RAW store are mapped."""
+        info = self.splits[split]
+        data = self.encoded(split, place)
+        if info.encoding == "raw":
+            return np.frombuffer(data, np.uint8).reshape(info.height, info.width, 3)
+        from PIL import Image
+
+        with Image.open(io.BytesIO(data)) as picture:
+            return np.asarray(picture.convert("RGB"))
+
+
+def _triple(values: list[float]) -> tuple[float, float, float]:
+    red, green, blue = values
+    return (red, green, blue)
+
+
+def open_store(path: str | os.PathLike[str]) -> Store:
+    """Open a converted data set; the sizes of its files are checked, their content is not."""
+    folder = Path(path).absolute()
+    file = folder / manifest.NAME
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise _missing(folder) from None
+    content = manifest.parse(data, file)
+    for name, entry in content["files"].items():
+        try:
+            size = (folder / name).stat().st_size
+        except FileNotFoundError:
+            raise _incomplete(folder, f"{name} is missing") from None
+        if size != entry["size"]:
+            raise _incomplete(folder, f"{name} has {size:,} bytes, not {entry['size']:,}")
+    return Store(folder, content, hashlib.sha256(data).hexdigest())
+
+
+def _missing(folder: Path) -> DataError:
+    if folder.is_dir():
+        return DataError(
+            f"{folder} is not a converted data set: it holds no {manifest.NAME}",
+            f"fastssl convert {folder} OUT, then give OUT",
+        )
+    return DataError(
+        f"there is no converted data set at {folder}", f"fastssl convert SOURCE {folder}"
+    )
+
+
+def _incomplete(folder: Path, why: str) -> DataError:
+    return DataError(f"{folder} is damaged: {why}", "restore it, or convert the data again")
+
+
+def default_place(name: str) -> Path:
+    """Return where the store of a standard data set lies: $FASTSSL_DATA/NAME, else data/NAME."""
+    return Path(os.environ.get("FASTSSL_DATA") or "data") / name
+
+
+def ensure_store(name_or_path: str | os.PathLike[str]) -> Store:
+    """Open a store by path or by the name of a standard data set; `digits` converts itself."""
+    path = Path(name_or_path)
+    name = os.fspath(name_or_path)
+    if name not in DATASETS or (path / manifest.NAME).exists():
+        return open_store(path)
+    path = default_place(name)
+    if not (path / manifest.NAME).exists():
+        if name != "digits":
+            raise DataError(
+                f"{name} is not converted yet: there is no store at {path}",
+                f"fastssl convert {name} --root WHERE_ITS_FILES_ARE  (or --download)",
+            )
+        from pipelines.convert import convert
+        from pipelines.sources import digits
+
+        convert(digits.source(), path, wait=True)
+    return open_store(path)
