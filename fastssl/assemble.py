@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fastssl import checkpoint, models, optim
 from fastssl.algorithms.base import Algorithm, Facts, Nets, State, Step
+from fastssl.assemble_data import find_store, make_data, view_recipes
 from fastssl.config_files import Loaded
 from fastssl.devices import Device
 from fastssl.ema import Ema
@@ -22,12 +23,9 @@ from fastssl.guard import Guard
 from fastssl.quality import Quality
 from fastssl.ranks import Ranks, SingleRank
 from fastssl.scaler import Scaler
-from pipelines.datasets import DATASETS
 from pipelines.loader import Loader, evaluation
-from pipelines.order import Order
-from pipelines.split import Split, make_split
-from pipelines.store import Store, ensure_store
-from pipelines.views import Recipe, recipes
+from pipelines.split import Split
+from pipelines.store import Store
 
 
 @dataclass(slots=True)
@@ -79,60 +77,6 @@ class Run:
             batch=config.eval_batch,
             threads=self.device.threads,
         )
-
-
-def find_store(loaded: Loaded) -> Store:
-    """Open the store that a configuration means; `digits` converts itself."""
-    config = loaded.config
-    return ensure_store(config.store or config.data)
-
-
-def view_recipes(loaded: Loaded, store: Store) -> dict[str, Recipe]:
-    """Return the weak and the strong recipe for a store's images."""
-    config = loaded.config
-    info = store.splits["train"]
-    known = DATASETS[config.data] if config.data in DATASETS else None
-    size = config.image_size or (known.size if known else None)
-    shape = (size, size) if size else (info.height, info.width)
-    flip = config.flip if config.flip is not None else (known.flip if known else True)
-    padding = config.padding
-    if padding is None:
-        padding = known.padding if known else max(1, min(shape) // 8)
-    return recipes(
-        flip=flip,
-        padding=padding,
-        size=shape,
-        ops=config.augment_ops,
-        augment_first=config.augment_first,
-    )
-
-
-def make_data(loaded: Loaded, store: Store, world: int) -> tuple[Split, Order]:
-    """Choose the labelled images and the order in which steps see all of them."""
-    config = loaded.config
-    labels = store.labels("train")
-    everything = loaded.algorithm.labeled == "all"
-    held = config.validation if config.validation < 1 else int(config.validation)
-    split = make_split(
-        labels,
-        store.classes,
-        labels_wanted="all" if everything else config.labels,
-        seed=config.seed if config.split_seed is None else config.split_seed,
-        include_labeled=config.include_labeled,
-        imbalance=1.0 if everything else config.imbalance,
-        unlabeled_imbalance=config.unlabeled_imbalance,
-        validation=held,
-        index_file=Path(config.label_file) if config.label_file and not everything else None,
-    )
-    ratio = config.ratio or loaded.algorithm.ratio
-    unlabeled_batch = config.batch * ratio if loaded.algorithm.unlabeled else 0
-    if config.batch % world:
-        raise ConfigError(
-            f"batch {config.batch} does not divide by {world} ranks",
-            f"type batch={max(1, config.batch // world) * world}, or start another number of ranks",
-        )
-    unlabeled = len(split.unlabeled) if loaded.algorithm.unlabeled else 0
-    return split, Order(config.seed, len(split.labeled), unlabeled, config.batch, unlabeled_batch)
 
 
 def build_model(loaded: Loaded, classes: int, device: Device) -> nn.Module:

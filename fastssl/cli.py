@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -23,7 +23,7 @@ app = typer.Typer(
 )
 
 Config = Annotated[str, typer.Argument(help="Name of a shipped configuration, or a YAML file.")]
-Words = Annotated[Optional[list[str]], typer.Argument(help="Settings as key=value.")]  # noqa: UP045
+Words = Annotated[list[str] | None, typer.Argument(help="Settings as key=value.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -43,15 +43,15 @@ def common(
     """Learn image classifiers from a handful of labels and a mass of unlabelled images."""
 
 
-@app.command()
+@app.command(epilog="Example: fastssl train cifar10 labels=250 --out runs/a")
 def train(
     config: Config,
     words: Words = None,
-    out: Annotated[Optional[Path], typer.Option(help="Run folder.")] = None,  # noqa: UP045
+    out: Annotated[Path | None, typer.Option(help="Run folder.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Start, or go on.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Try it, write nothing.")] = False,
 ) -> None:
-    """Train a model.  Example: fastssl train cifar10 labels=250 --out runs/a"""
+    """Train a model."""
     from fastssl.config_files import load
 
     loaded = load(config, words)
@@ -60,14 +60,14 @@ def train(
     raise typer.Exit(launch(loaded, out, resume, dry_run))
 
 
-@app.command(name="eval")
+@app.command(name="eval", epilog="Example: fastssl eval runs/a")
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     checkpoint: Annotated[str, typer.Option(help="best or last.")] = "best",
-    store: Annotated[Optional[str], typer.Option(help="Another store.")] = None,  # noqa: UP045
+    store: Annotated[str | None, typer.Option(help="Another store.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Judge a trained model on its test set.  Example: fastssl eval runs/a"""
+    """Judge a trained model on its test set."""
     from fastssl.judging import evaluate as judge
     from fastssl.tables import show
 
@@ -95,39 +95,39 @@ def config(
     show(configuration(load(config, words)), as_json)
 
 
-@app.command(name="list")
+@app.command(name="list", epilog="Example: fastssl list algorithms")
 def list_(
     kind: Annotated[str, typer.Argument(help="algorithms, datasets, models, readers, configs.")],
     as_json: Json = False,
 ) -> None:
-    """List what there is to choose from.  Example: fastssl list algorithms"""
+    """List what there is to choose from."""
     from fastssl.listing import rows
     from fastssl.tables import show
 
     show(rows(kind), as_json)
 
 
-@app.command()
+@app.command(epilog="Example: fastssl convert pets data/pets")
 def convert(
     source: Annotated[str, typer.Argument(help="A standard name, a folder of images, or .npz.")],
-    out: Annotated[Optional[Path], typer.Argument(help="Folder of the new store.")] = None,  # noqa: UP045
-    root: Annotated[Optional[Path], typer.Option(help="Where a standard set's files lie.")] = None,  # noqa: UP045
+    out: Annotated[Path | None, typer.Argument(help="Folder of the new store.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Where a standard set's files lie.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch a standard set.")] = False,
-    formats: Annotated[Optional[str], typer.Option("--format", help="ffcv,dali or one.")] = None,  # noqa: UP045
-    size: Annotated[Optional[int], typer.Option(help="Side of the stored images.")] = None,  # noqa: UP045
-    resize: Annotated[Optional[str], typer.Option(help="squash, crop or pad.")] = None,  # noqa: UP045
-    quality: Annotated[Optional[int], typer.Option(help="JPEG quality; 0 stores RAW.")] = None,  # noqa: UP045
-    workers: Annotated[Optional[int], typer.Option(help="Processes.")] = None,  # noqa: UP045
-    unlabeled: Annotated[Optional[Path], typer.Option(help="Pictures without a label.")] = None,  # noqa: UP045
-    labels: Annotated[Optional[Path], typer.Option(help="CSV of path,label.")] = None,  # noqa: UP045
-    test: Annotated[Optional[Path], typer.Option(help="Class folders to test on.")] = None,  # noqa: UP045
-    test_fraction: Annotated[Optional[float], typer.Option(help="Share to test on.")] = None,  # noqa: UP045
+    formats: Annotated[str | None, typer.Option("--format", help="ffcv,dali or one.")] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the stored images.")] = None,
+    resize: Annotated[str | None, typer.Option(help="squash, crop or pad.")] = None,
+    quality: Annotated[int | None, typer.Option(help="JPEG quality; 0 stores RAW.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes.")] = None,
+    unlabeled: Annotated[Path | None, typer.Option(help="Pictures without a label.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="CSV of path,label.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Class folders to test on.")] = None,
+    test_fraction: Annotated[float | None, typer.Option(help="Share to test on.")] = None,
     seed: Annotated[int, typer.Option(help="Which pictures are the test's.")] = 0,
     on_error: Annotated[str, typer.Option(help="stop or skip at a bad picture.")] = "stop",
     follow: Annotated[bool, typer.Option("--follow", help="Follow links out.")] = False,
     no_extra: Annotated[bool, typer.Option("--no-extra", help="SVHN without extra.")] = False,
 ) -> None:
-    """Convert a data set once, to be read at full rate.  Example: fastssl convert pets data/pets"""
+    """Convert a data set once, to be read at full rate."""
     from fastssl.conversion import convert as run
 
     store = run(
@@ -152,12 +152,12 @@ def convert(
     print(f"{store.path}: next: fastssl verify {store.path}")
 
 
-@app.command()
+@app.command(epilog="Example: fastssl verify data/pets")
 def verify(
     store: Annotated[Path, typer.Argument(help="Folder of a store.")],
-    sample: Annotated[Optional[int], typer.Option(help="Decode only so many images.")] = None,  # noqa: UP045
+    sample: Annotated[int | None, typer.Option(help="Decode only so many images.")] = None,
 ) -> None:
-    """Check every byte of a store.  Example: fastssl verify data/pets"""
+    """Check every byte of a store."""
     from fastssl.conversion import verify as run
 
     report = run(store, sample=sample)
@@ -168,13 +168,13 @@ def verify(
     print(f"{store} is sound: {report.images:,} images")
 
 
-@app.command()
+@app.command(epilog="Example: fastssl views digits --out v.png")
 def views(
     config: Config,
     words: Words = None,
     out: Annotated[Path, typer.Option(help="Picture to write.")] = Path("views.png"),
 ) -> None:
-    """Draw the weak and strong views of some images.  Example: fastssl views digits --out v.png"""
+    """Draw the weak and strong views of some images."""
     from fastssl.config_files import load
     from fastssl.view_sheet import write_sheet
 

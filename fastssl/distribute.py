@@ -53,10 +53,11 @@ class Group:
         told: list[dict[str, str]] = [{} for _ in range(self.ranks.world)]
         dist.all_gather_object(told, facts)
         for rank, other in enumerate(told):
-            for name, value in facts.items():
+            for name in facts:
                 if other[name] != told[0][name]:
+                    parts = difference(told[0][name], other[name])
                     raise ConfigError(
-                        f"rank {rank} has another {name} than rank 0{difference(told[0], other, name)}",
+                        f"rank {rank} has another {name} than rank 0: {parts}",
                         "start all ranks with the same line and the same data",
                     )
 
@@ -69,14 +70,11 @@ class Group:
                 dist.destroy_process_group()
 
 
-def difference(first: dict[str, str], other: dict[str, str], name: str) -> str:
-    """Return the place where two texts part, short enough for a line."""
-    a, b = first[name], other[name]
-    at = next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
-    start = max(0, a.rfind("'", 0, max(0, a.rfind(":", 0, at))) - 20)
-    return f": …{b[start : at + 20]}… instead of …{a[start : at + 20]}…"
+def difference(first: str, other: str) -> str:
+    """Return the words in which two texts part, short enough for a line."""
+    pairs = zip(first.split(", "), other.split(", "), strict=False)
+    apart = [(a, b) for a, b in pairs if a != b] or [(first[-40:], other[-40:])]
+    return "; ".join(f"{b[:60]} instead of {a[:60]}" for a, b in apart[:3])
 
 
 def join() -> Group:
@@ -106,7 +104,7 @@ def wrap(model: nn.Module, device: torch.device, ranks: Ranks) -> tuple[nn.Modul
     from torch.nn.parallel import DistributedDataParallel
 
     if device.type == "cuda":
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     else:
         from fastssl.batchnorm import convert
 

@@ -14,14 +14,16 @@ class Ema:
     def __init__(self, student: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(student).requires_grad_(False)
         self.decay = decay
-        self._mine = list(self.model.parameters())
+        self._mine: list[Tensor] = list(self.model.parameters())
         self._theirs = [p.detach() for p in student.parameters()]
         self._buffers = list(zip(self.model.buffers(), student.buffers(), strict=True))
 
     @torch.no_grad()
     def update(self, alive: Tensor) -> None:
         """Move towards the student by 1 - decay, or not at all where `alive` is 0."""
-        torch._foreach_lerp_(self._mine, self._theirs, alive * (1 - self.decay))
+        gaps = torch._foreach_sub(self._theirs, self._mine)
+        torch._foreach_mul_(gaps, alive * (1 - self.decay))
+        torch._foreach_add_(self._mine, gaps)
 
     @torch.no_grad()
     def take_buffers(self) -> None:

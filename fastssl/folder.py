@@ -54,7 +54,7 @@ class RunFolder:
 
     def _take_lock(self) -> None:
         # The kernel drops this lock when the process ends, however it ends.
-        self._lock = open(self.path / LOCK, "a", encoding="utf-8")
+        self._lock = open(self.path / LOCK, "a", encoding="utf-8")  # noqa: SIM115
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -9,7 +9,8 @@ import numpy as np
 from torch import nn
 
 from fastssl import checkpoint, devices, evaluation
-from fastssl.assemble import build_model, find_store, view_recipes
+from fastssl.assemble import build_model
+from fastssl.assemble_data import find_store, view_recipes
 from fastssl.config_files import Loaded, load
 from fastssl.errors import ConfigError, DataError
 from fastssl.folder import RunFolder

@@ -100,7 +100,7 @@ def configs() -> list[dict[str, Any]]:
 
 def configuration(loaded: Loaded) -> list[dict[str, Any]]:
     """Return every key with its value, where it came from, and its sentence."""
-    values = {k: v for k, v in flatten(loaded.as_dict()).items()}
+    values = flatten(loaded.as_dict())
     if values["ratio"] is None:
         values["ratio"] = loaded.algorithm.ratio
     sentences = {k: f.description for k, f in type(loaded.config).model_fields.items()}

@@ -23,7 +23,7 @@ class Record:
         self._warned: set[str] = set()
         trim(folder.metrics, step)
         try:
-            self._metrics: IO[str] = open(folder.metrics, "a", encoding="utf-8")
+            self._metrics: IO[str] = folder.metrics.open("a", encoding="utf-8")
         except OSError as error:
             raise cannot_write(folder.metrics, error) from error
         self._board: Any = None
