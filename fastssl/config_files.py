@@ -45,7 +45,7 @@ def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> L
     typed = words if isinstance(words, dict) else parse_words(words or [])
     typed = nest(typed)
     origin = path.name
-    origins = {key: origin for key in flatten(given)}
+    origins = dict.fromkeys(flatten(given), origin)
     merged = merge(given, typed)
     name_of = merged.get("algorithm", RunConfig.model_fields["algorithm"].default)
     algorithm = find_algorithm(name_of)
@@ -57,7 +57,7 @@ def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> L
     section = sections.get(algorithm.name, {}) if isinstance(sections, dict) else {}
     origins |= {f"algo.{key}": f"{origin} (algorithms)" for key in section}
     settings = merge(section, kept or {})
-    origins |= {key: "command line" for key in flatten(typed)}
+    origins |= dict.fromkeys(flatten(typed), "command line")
     problems, config, checked = check({**merged, "algo": {}}, algorithm, settings)
     raise_all(problems, path, typed)
     assert config is not None and checked is not None

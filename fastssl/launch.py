@@ -195,7 +195,7 @@ def rehearse(loaded: Loaded, device: devices.Device, ranks: Any) -> int:
     return 0
 
 
-class out_of_memory:  # noqa: N801 (reads as a context)
+class out_of_memory:
     """Turn a failed allocation into two lines that name the batch and the keys to lower."""
 
     def __init__(self, loaded: Loaded) -> None:
