@@ -29,7 +29,8 @@ def forward(model: nn.Module, *inputs: Tensor) -> tuple[Tensor, ...]:
 
     if len(inputs) == 1:
         return (full(model(inputs[0])),)
-    return full(model(torch.cat(inputs))).split([len(images) for images in inputs])
+    logits = full(model(torch.cat(inputs)))
+    return torch.split(logits, [len(images) for images in inputs])
 
 
 def three_logits(nets: Nets, batch: Batch, way: Forward) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,3 +115,19 @@ def align(probabilities: Tensor, predicted: Tensor, wanted: Tensor) -> Tensor:
     """Distribution alignment: scale classes by wanted over predicted share, then normalise."""
     scaled = probabilities * wanted / predicted.clamp_min(1e-6)
     return scaled / scaled.sum(dim=1, keepdim=True)
+
+
+def shares(labels: Tensor, classes: int, weight: Tensor | int) -> Tensor:
+    """Give the share [C] of each class among all images, counting those with weight."""
+    import torch.nn.functional as F
+
+    return (F.one_hot(labels, classes).float().t() * weight).mean(dim=1)
+
+
+def normalized(values: Tensor, histogram: Tensor) -> Tensor:
+    """Divide by the histogram where it is not 0, then scale to sum 1."""
+    import torch
+
+    filled = histogram > 0
+    ratio = torch.where(filled, values / torch.where(filled, histogram, 1), 0)
+    return ratio / ratio.sum().clamp_min(1e-12)

@@ -38,7 +38,8 @@ class Block(nn.Module):
         out: Tensor = self.conv2(self.act(self.bn2(self.conv1(activated))))
         if self.shortcut is None:
             return x + out
-        return self.shortcut(activated if self.activate_shortcut else x) + out
+        side: Tensor = self.shortcut(activated if self.activate_shortcut else x)
+        return side + out
 
 
 class WideResNet(nn.Module):

@@ -1,0 +1,69 @@
+"""Flex-PL: Pseudo-Label whose threshold is low for classes that are still badly learnt.
+
+Paper: https://arxiv.org/abs/2110.08263 (FlexMatch). Loss, with the thresholds T(c) of cpl.py and r
+a linear ramp:
+
+    H(y, p(x)) + lam * r * mean(1[max p(w) >= T(argmax p(w))] * H(argmax p(w), p(w)))
+
+Everything else is Pseudo-Label's; TorchSSL does the same, in the curriculum's warm-up form.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from fastssl.algorithms import cpl
+from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.parts import forward, frozen_statistics, hard_loss, ramp
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fastssl.algorithms.base import Nets, State
+    from fastssl.ranks import Ranks
+    from pipelines.batch import Batch
+
+
+class FlexPLSettings(cpl.CurriculumSettings):
+    """Settings of Flex-PL."""
+
+    unlabeled_weight: float = Field(1.0, ge=0)
+    """Weight of the unlabelled loss after the ramp (lambda_u)."""
+
+    ramp: float = Field(0.4, ge=0, le=1)
+    """Share of training over which the unlabelled weight rises from 0; 0 for no ramp."""
+
+
+@algorithm(
+    "flexpl",
+    views={"weak": "weak"},
+    config=FlexPLSettings,
+    forwards="2: labelled; weak",
+    init_state=cpl.init_state,
+)
+def step(
+    nets: Nets, batch: Batch, state: State, config: FlexPLSettings, progress: Tensor, ranks: Ranks
+) -> StepOutput:
+    """One step of Flex-PL."""
+    import torch.nn.functional as F
+
+    (logits,) = forward(nets.student, batch.images)
+    with frozen_statistics(nets.student):
+        (weak,) = forward(nets.student, batch.views["weak"])
+    labeled_loss = F.cross_entropy(logits, batch.labels)
+    decision = cpl.curriculum(weak, batch, state, config, ranks)
+    unlabeled_loss = hard_loss(weak, decision.guess, decision.trusted)  # mean over all U images
+    weight = config.unlabeled_weight * ramp(progress, config.ramp)
+    return StepOutput(
+        loss=labeled_loss + weight * unlabeled_loss,
+        metrics={
+            "loss/labeled": labeled_loss.detach(),
+            "loss/unlabeled": unlabeled_loss.detach(),
+            "trusted": decision.trusted.mean(),
+        },
+        tables=cpl.tables(state, decision),
+        guess=decision.guess,
+        trusted=decision.trusted,
+    )

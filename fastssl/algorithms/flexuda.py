@@ -1,0 +1,77 @@
+"""Flex-UDA: UDA whose threshold is low for classes that are still badly learnt.
+
+Paper: https://arxiv.org/abs/2110.08263 (FlexMatch) over https://arxiv.org/abs/1904.12848 (UDA).
+Loss, with the thresholds T(c) of cpl.py and marks at 0.8:
+
+    mean(1[max p(x) <= tsa] * H(y, p(x)))
+        + lam * mean(1[max ^p(w) >= T(argmax ^p(w))] * H(softmax(^z(w) / T), p(s)))
+
+Temperature and annealing are UDA's; so are TorchSSL's departures, named in uda.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from fastssl.algorithms import cpl
+from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.parts import Forward, soft_loss, three_logits
+from fastssl.algorithms.uda import Annealing, annealed_loss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fastssl.algorithms.base import Nets, State
+    from fastssl.ranks import Ranks
+    from pipelines.batch import Batch
+
+
+class FlexUDASettings(cpl.CurriculumSettings):
+    """Settings of Flex-UDA."""
+
+    threshold: float = Field(0.8, ge=0, le=1.1)
+    """Probability at which a guess is marked, and the highest threshold (tau)."""
+
+    temperature: float = Field(0.5, gt=0)
+    """Sharpening of the guess (T); TorchSSL runs 0.4."""
+
+    tsa: Annealing = "none"
+    """How the largest probability of a labelled image that still teaches rises to 1."""
+
+    unlabeled_weight: float = Field(1.0, ge=0)
+    """Weight of the unlabelled loss (lambda_u)."""
+
+    forward: Forward = "together"
+    """`split` runs weak views in a pass without gradient: cheaper, not the same numbers."""
+
+
+@algorithm(
+    "flexuda",
+    views={"weak": "weak", "strong": "strong"},
+    config=FlexUDASettings,
+    forwards="1: labelled, weak and strong together",
+    init_state=cpl.init_state,
+    ratio=7,
+)
+def step(
+    nets: Nets, batch: Batch, state: State, config: FlexUDASettings, progress: Tensor, ranks: Ranks
+) -> StepOutput:
+    """One step of Flex-UDA."""
+    logits, weak, strong = three_logits(nets, batch, config.forward)
+    labeled_loss = annealed_loss(logits, batch.labels, config.tsa, progress)
+    decision = cpl.curriculum(weak, batch, state, config, ranks)
+    target = (weak.detach() / config.temperature).softmax(dim=1)
+    unlabeled_loss = soft_loss(strong, target, decision.trusted)  # mean over all U images
+    return StepOutput(
+        loss=labeled_loss + config.unlabeled_weight * unlabeled_loss,
+        metrics={
+            "loss/labeled": labeled_loss.detach(),
+            "loss/unlabeled": unlabeled_loss.detach(),
+            "trusted": decision.trusted.mean(),
+        },
+        tables=cpl.tables(state, decision),
+        guess=decision.guess,
+        trusted=decision.trusted,
+    )

@@ -1,0 +1,116 @@
+"""FreeMatch: thresholds that follow the network's own confidence, overall and class by class.
+
+Paper: https://arxiv.org/abs/2205.07246. From moving averages (decay m) over weak views of the
+confidence t, of the prediction a(c) and of the histogram of guesses h(c), all starting at 1/C:
+
+    T(c) = t * a(c) / max a
+    H(y, p(x)) + lam * mean(1[max ^p(w) >= T(argmax)] * H(argmax ^p(w), p(s)))
+        + w_f * sum_c norm(a / h)(c) * log norm(b / g)(c)
+
+b is the mean prediction and g the histogram of guesses over the strong views that are used. The
+last term is the paper's fairness, with its sign; a class without a guess has no part in it.
+TorchSSL warms up with 2,048 supervised steps and USB starts the averages at 1: we do as the paper.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from fastssl.algorithms.base import Settings, StepOutput, algorithm
+from fastssl.algorithms.parts import Forward, hard_loss, normalized, shares, three_logits
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fastssl.algorithms.base import Facts, Nets, State
+    from fastssl.ranks import Ranks
+    from pipelines.batch import Batch
+
+
+class FreeMatchSettings(Settings):
+    """Settings of FreeMatch."""
+
+    unlabeled_weight: float = Field(1.0, ge=0)
+    """Weight of the unlabelled loss (w_u)."""
+
+    fairness_weight: float = Field(0.01, ge=0)
+    """Weight of the fairness term (w_f)."""
+
+    decay: float = Field(0.999, ge=0, lt=1)
+    """Decay of the three averages."""
+
+    lowest: float = Field(0.0, ge=0, le=1)
+    """Lower bound of the overall threshold; the paper bounds it on SVHN by 0.9 and 0.95."""
+
+    highest: float = Field(1.0, ge=0, le=1)
+    """Upper bound of the overall threshold."""
+
+    forward: Forward = "together"
+    """`split` runs weak views in a pass without gradient: cheaper, not the same numbers."""
+
+
+def init_state(config: FreeMatchSettings, facts: Facts) -> State:
+    """Every average starts at 1/C: [confidence, prediction by class, guesses by class]."""
+    import torch
+
+    size = 2 * facts.num_classes + 1
+    return {"averages": torch.full((size,), 1 / facts.num_classes, device=facts.device)}
+
+
+@algorithm(
+    "freematch",
+    views={"weak": "weak", "strong": "strong"},
+    config=FreeMatchSettings,
+    forwards="1: labelled, weak and strong together",
+    init_state=init_state,
+    ratio=7,
+)
+def step(
+    nets: Nets,
+    batch: Batch,
+    state: State,
+    config: FreeMatchSettings,
+    progress: Tensor,
+    ranks: Ranks,
+) -> StepOutput:
+    """One step of FreeMatch."""
+    import torch
+    import torch.nn.functional as F
+
+    logits, weak, strong = three_logits(nets, batch, config.forward)
+    labeled_loss = F.cross_entropy(logits, batch.labels)
+    classes = strong.shape[1]
+    with torch.no_grad():
+        answer = weak.softmax(dim=1)
+        confidence, guess = answer.max(dim=1)
+        seen = torch.cat([confidence.mean()[None], answer.mean(0), shares(guess, classes, 1)])
+        averages = state["averages"]
+        averages.copy_(config.decay * averages + (1 - config.decay) * ranks.mean(seen))
+        overall, predicted, guessed = torch.split(averages, [1, classes, classes])
+        overall = overall.clamp(config.lowest, config.highest)
+        thresholds = overall * predicted / predicted.max()
+        trusted = (confidence >= thresholds[guess]).to(strong.dtype)
+    unlabeled_loss = hard_loss(strong, guess, trusted)  # mean over all U images
+
+    used = (strong.softmax(dim=1) * trusted[:, None]).mean(dim=0)
+    drawn = shares(strong.argmax(dim=1), classes, trusted)
+    used, drawn = torch.split(ranks.mean_with_grad(torch.cat([used, drawn])), classes)
+    balance = normalized(used, drawn)
+    logs = torch.where(balance > 0, balance, 1).log()  # 0 for a class without a guess
+    fairness = (normalized(predicted, guessed) * logs).sum()
+    return StepOutput(
+        loss=labeled_loss
+        + config.unlabeled_weight * unlabeled_loss
+        + config.fairness_weight * fairness,
+        metrics={
+            "loss/labeled": labeled_loss.detach(),
+            "loss/unlabeled": unlabeled_loss.detach(),
+            "loss/fairness": fairness.detach(),
+            "trusted": trusted.mean(),
+        },
+        tables={"thresholds": thresholds},
+        guess=guess,
+        trusted=trusted,
+    )

@@ -1,0 +1,90 @@
+"""MixMatch: guess labels from two views, sharpen them, and train on mixtures of all images.
+
+Paper: https://arxiv.org/abs/1905.02249. With q the sharpened mean of ^p(w1) and ^p(w2), the batch
+[(x, y), (w1, q), (w2, q)] is mixed with a permutation of itself (mixing.py), and the loss is
+
+    H(y', p(x')) + lam * r * MSE(p(u'), q')
+
+As TorchSSL: guesses come from two passes without gradient; the mixed batch passes in interleaved
+chunks of which the first alone moves BatchNorm's running statistics; lam 100, ramp over 0.4 of
+training; one mixing weight a batch (the paper: one an image, see `per_sample`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from fastssl.algorithms.base import Settings, StepOutput, algorithm
+from fastssl.algorithms.mixing import forward_chunks, mix, shared_mean
+from fastssl.algorithms.parts import forward, frozen_statistics, ramp, sharpen
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fastssl.algorithms.base import Nets, State
+    from fastssl.ranks import Ranks
+    from pipelines.batch import Batch
+
+
+class MixMatchSettings(Settings):
+    """Settings of MixMatch."""
+
+    temperature: float = Field(0.5, gt=0)
+    """Sharpening of the guesses (T)."""
+
+    alpha: float = Field(0.5, gt=0)
+    """Shape of the Beta distribution of mixing weights."""
+
+    per_sample: bool = False
+    """Draw a mixing weight for each image, as the paper, instead of one a batch."""
+
+    unlabeled_weight: float = Field(100.0, ge=0)
+    """Weight of the unlabelled loss after the ramp (lambda_u)."""
+
+    ramp: float = Field(0.4, ge=0, le=1)
+    """Share of training over which the unlabelled weight rises from 0; 0 for no ramp."""
+
+
+@algorithm(
+    "mixmatch",
+    views={"one": "weak", "other": "weak"},
+    config=MixMatchSettings,
+    forwards="2 without gradient: each weak view; then 1 + 2 * ratio mixed chunks",
+)
+def step(
+    nets: Nets, batch: Batch, state: State, config: MixMatchSettings, progress: Tensor, ranks: Ranks
+) -> StepOutput:
+    """One step of MixMatch."""
+    import torch
+    import torch.nn.functional as F
+
+    one, other = batch.views["one"], batch.views["other"]
+    with torch.no_grad(), frozen_statistics(nets.student):
+        answers = [forward(nets.student, view)[0].softmax(dim=1) for view in (one, other)]
+        guesses = sharpen((answers[0] + answers[1]) / 2, config.temperature)
+        labels = F.one_hot(batch.labels, guesses.shape[1]).to(guesses.dtype)
+        mixed = mix(
+            [batch.images, one, other],
+            [labels, guesses, guesses],
+            batch.key,
+            ranks,
+            alpha=config.alpha,
+            per_sample=config.per_sample,
+        )
+    logits = forward_chunks(nets.student, mixed.images)
+    entropies = -(mixed.targets * logits.log_softmax(dim=1)).sum(dim=1)
+    squares = (logits.softmax(dim=1) - mixed.targets).square().mean(dim=1)
+    labeled_loss = shared_mean(entropies, mixed.labeled, len(batch.images))
+    unlabeled_loss = shared_mean(squares, 1 - mixed.labeled, 2 * len(one))
+    weight = config.unlabeled_weight * ramp(progress, config.ramp)
+    return StepOutput(
+        loss=labeled_loss + weight * unlabeled_loss,
+        metrics={
+            "loss/labeled": labeled_loss.detach(),
+            "loss/unlabeled": unlabeled_loss.detach(),
+        },
+        guess=guesses.argmax(dim=1),
+        trusted=guesses.new_ones(len(guesses)),
+    )

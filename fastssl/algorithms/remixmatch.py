@@ -1,0 +1,134 @@
+"""ReMixMatch: MixMatch with aligned guesses, strong views anchored to them, and rotations.
+
+Paper: https://arxiv.org/abs/1911.09785. With q the guess ^p(w) scaled by (labelled class shares /
+running mean of predictions) and sharpened, the batch [(x, y), (s1, q), (s2, q), (w, q)] is mixed
+with a permutation of itself (mixing.py), and the loss is, with r a linear ramp,
+
+    H(y', p(x')) + 1.5 * r * H(q', p(u')) + 0.5 * r * H(q, p(s1)) + 0.5 * H(k, rotation(rot_k(s1)))
+
+As TorchSSL: the guess comes from a pass without gradient; the mixed batch passes in interleaved
+chunks of which the first alone moves BatchNorm's running statistics; the ramp is over 1/64 of
+training and not on the rotation loss; one mixing weight a batch (the paper: one an image).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from fastssl.algorithms import random
+from fastssl.algorithms.base import Settings, StepOutput, algorithm
+from fastssl.algorithms.mixing import forward_chunks, mix, rotate, shared_mean
+from fastssl.algorithms.parts import (
+    align,
+    average,
+    forward,
+    frozen_statistics,
+    full,
+    ramp,
+    sharpen,
+    soft_loss,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fastssl.algorithms.base import Facts, Nets, State
+    from fastssl.ranks import Ranks
+    from pipelines.batch import Batch
+
+
+class ReMixMatchSettings(Settings):
+    """Settings of ReMixMatch."""
+
+    temperature: float = Field(0.5, gt=0)
+    """Sharpening of the guesses (T)."""
+
+    alpha: float = Field(0.75, gt=0)
+    """Shape of the Beta distribution of mixing weights."""
+
+    per_sample: bool = False
+    """Draw a mixing weight for each image, as the paper, instead of one a batch."""
+
+    unlabeled_weight: float = Field(1.5, ge=0)
+    """Weight of the loss of mixed unlabelled images after the ramp."""
+
+    strong_weight: float = Field(0.5, ge=0)
+    """Weight of the loss of the unmixed strong view after the ramp."""
+
+    rotation_weight: float = Field(0.5, ge=0)
+    """Weight of the rotation loss."""
+
+    ramp: float = Field(1 / 64, ge=0, le=1)
+    """Share of training over which two unlabelled weights rise from 0; 0 for no ramp."""
+
+    decay: float = Field(0.999, ge=0, lt=1)
+    """Decay of the running mean of predictions."""
+
+
+def init_state(config: ReMixMatchSettings, facts: Facts) -> State:
+    """Predictions are not yet known; wanted are the class shares of the labelled set."""
+    shares = facts.labeled_shares.to(facts.device).float()
+    return {"predicted": shares.new_zeros(facts.num_classes), "wanted": shares.clone()}
+
+
+@algorithm(
+    "remixmatch",
+    views={"weak": "weak", "strong": "strong", "other": "strong"},
+    config=ReMixMatchSettings,
+    forwards="1 without gradient: weak; then 1 + 3 * ratio mixed chunks; strong; strong, rotated",
+    init_state=init_state,
+    heads={"rotation": 4},
+)
+def step(
+    nets: Nets,
+    batch: Batch,
+    state: State,
+    config: ReMixMatchSettings,
+    progress: Tensor,
+    ranks: Ranks,
+) -> StepOutput:
+    """One step of ReMixMatch."""
+    import torch
+    import torch.nn.functional as F
+
+    weak, strong, other = (batch.views[name] for name in ("weak", "strong", "other"))
+    with torch.no_grad(), frozen_statistics(nets.student):
+        answer = forward(nets.student, weak)[0].softmax(dim=1)
+        predicted = average(state["predicted"], ranks.mean(answer.mean(dim=0)), config.decay)
+        guesses = sharpen(align(answer, predicted, state["wanted"]), config.temperature)
+        labels = F.one_hot(batch.labels, guesses.shape[1]).to(guesses.dtype)
+        mixed = mix(
+            [batch.images, strong, other, weak],
+            [labels, guesses, guesses, guesses],
+            batch.key,
+            ranks,
+            alpha=config.alpha,
+            per_sample=config.per_sample,
+        )
+        turns = random.choice(batch.key, 100, len(strong), 4, offset=ranks.rank * len(strong))
+    logits = forward_chunks(nets.student, mixed.images)
+    with frozen_statistics(nets.student):
+        (anchored,) = forward(nets.student, strong)
+        rotated = full(nets.student(rotate(strong, turns), heads=True)["rotation"])
+    entropies = -(mixed.targets * logits.log_softmax(dim=1)).sum(dim=1)
+    labeled_loss = shared_mean(entropies, mixed.labeled, len(batch.images))
+    mixed_loss = shared_mean(entropies, 1 - mixed.labeled, 3 * len(weak))
+    strong_loss = soft_loss(anchored, guesses)
+    rotation_loss = F.cross_entropy(rotated, turns)
+    risen = ramp(progress, config.ramp)
+    return StepOutput(
+        loss=labeled_loss
+        + risen * config.unlabeled_weight * mixed_loss
+        + risen * config.strong_weight * strong_loss
+        + config.rotation_weight * rotation_loss,
+        metrics={
+            "loss/labeled": labeled_loss.detach(),
+            "loss/unlabeled": mixed_loss.detach(),
+            "loss/strong": strong_loss.detach(),
+            "loss/rotation": rotation_loss.detach(),
+        },
+        guess=guesses.argmax(dim=1),
+        trusted=guesses.new_ones(len(guesses)),
+    )
