@@ -1,0 +1,268 @@
+"""Order, reader and views put together: the batches of a run, made ahead of the step."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from pipelines import views as view_making
+from pipelines.batch import Batch
+from pipelines.choice import choose
+from pipelines.errors import ConfigError
+from pipelines.evaluation import evaluation
+from pipelines.keyed import words
+from pipelines.order import Order, Places
+from pipelines.readers import READERS, Indices, Pixels
+from pipelines.ring import Ring
+from pipelines.split import Split
+from pipelines.transfer import Transfer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor
+
+    from pipelines.store import Store
+    from pipelines.views import Recipe
+
+__all__ = ["Loader", "evaluation"]
+
+LABELED, UNLABELED = 0, 1  # streams, as the draw counts them
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one step takes, the whole global batch, and this rank's images of it."""
+
+    step: int
+    labeled: Places
+    unlabeled: Places
+    indices: Indices
+
+
+@dataclass(frozen=True)
+class Made:
+    """A batch, and the event on which it is on the device."""
+
+    batch: Batch
+    event: Any
+
+
+class Loader:
+    """The batches of a run; batch k is a pure function of the seed and k.
+
+    Args:
+        store: where the images lie.
+        split: which of them are labelled and unlabelled.
+        order: which of those a step sees.
+        views: name in the batch → recipe, for the unlabelled images; labelled images get "weak".
+        recipes: the recipes by name.
+        seed: of the views.
+        device: where batches are wanted.
+        reader: a name in READERS, or "auto".
+        threads: of the loader; the model's own are set elsewhere.
+        prefetch: batches made ahead.
+        rank: which slice of the global batch.
+        world: into how many slices it is cut.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        split: Split,
+        order: Order,
+        *,
+        views: Mapping[str, str],
+        recipes: Mapping[str, Recipe],
+        seed: int,
+        device: str = "cpu",
+        reader: str = "auto",
+        threads: int = 1,
+        prefetch: int = 2,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        for name, size in (("batch", order.batch), ("ratio * batch", order.unlabeled_batch)):
+            if size % world:
+                raise ConfigError(
+                    f"{name} is {size}, which {world} processes cannot share equally",
+                    f"take a batch that is a multiple of {world}",
+                )
+        self.split, self.order = split, order
+        self.seed, self.threads, self.prefetch = seed, threads, prefetch
+        self.mean, self.std = store.mean, store.std
+        self.weak = recipes["weak"]
+        self.views = {name: recipes[recipe] for name, recipe in views.items()}
+        self.waited = 0.0
+        """Seconds that the consumer of `iterate` has waited for batches."""
+        self._labels = store.labels("train")
+        self._rank, self._world = rank, world
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        found = choose(store, "train", wanted=reader, device=device, ranks=ranks)
+        self.choice = found.sentence
+        self.reader = READERS[found.name].open(store, "train", threads=threads, device=device)
+        self._transfer = Transfer(device)
+        self._rings: list[Ring[dict[str, Tensor], Made]] = []
+
+    def batch(self, step: int) -> Batch:
+        """Make one batch here and now."""
+        plan = self._plan(step)
+        with self._transfer.working():
+            for images in self.reader.stream([plan.indices]):
+                made = self._make(plan, images, self._buffers())
+        return self._receive(made)
+
+    def iterate(self, first: int, last: int) -> Iterator[Batch]:
+        """Yield the batches of the steps from `first` up to `last`, made in the background.
+
+        On a CPU the tensors of a batch lie in buffers that go round: those of step k are good
+        until the batch of step k + 2 is asked for.
+        """
+        ring = Ring(
+            lambda take: self._produce(first, last, take), self._buffers, ahead=self.prefetch
+        )
+        self._rings.append(ring)
+        try:
+            while True:
+                start = time.perf_counter()
+                made = next(ring, None)
+                self.waited += time.perf_counter() - start  # the one place that measures it
+                if made is None:
+                    return
+                yield self._receive(made)
+        finally:
+            ring.close()
+            self._rings.remove(ring)
+
+    def close(self) -> None:
+        """End the background work and let go of the data."""
+        for ring in self._rings:
+            ring.close()
+        self.reader.close()
+
+    def __enter__(self) -> Loader:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close."""
+        self.close()
+
+    def _own(self, size: int) -> slice:
+        """Return this rank's slice of a global batch."""
+        share = size // self._world
+        return slice(self._rank * share, (self._rank + 1) * share)
+
+    def _plan(self, step: int) -> Plan:
+        labeled, unlabeled = self.order.labeled(step), self.order.unlabeled(step)
+        indices = np.concatenate(
+            [
+                self.split.labeled[labeled[self._own(len(labeled))]],
+                self.split.unlabeled[unlabeled[self._own(len(unlabeled))]],
+            ]
+        )
+        return Plan(step, labeled, unlabeled, indices)
+
+    def _produce(self, first: int, last: int, take: Any) -> Iterator[Made]:
+        plans: deque[Plan] = deque()  # a reader may ask for images some steps ahead
+
+        def wanted() -> Iterator[Indices]:
+            for step in range(first, last):
+                plans.append(self._plan(step))
+                yield plans[-1].indices
+
+        with self._transfer.working():
+            stream = self.reader.stream(wanted())
+            try:
+                for images in stream:
+                    yield self._make(plans.popleft(), images, take())
+            finally:
+                stream.close()  # type: ignore[attr-defined]
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """Allocate what one batch of views fills on a CPU: [n, h, w, 3] each, by view."""
+        if self._transfer.cuda:
+            return {}
+        labeled = self.order.batch // self._world
+        unlabeled = self.order.unlabeled_batch // self._world
+        made = {"": torch.empty(labeled, *self.weak.size, 3)}
+        for name, recipe in self.views.items():
+            made[name] = torch.empty(unlabeled, *recipe.size, 3)
+        return made
+
+    def _draw(self, recipe: Recipe, plan: Plan, stream: int, view: int) -> npt.NDArray[Any]:
+        size = self.order.batch if stream == LABELED else self.order.unlabeled_batch
+        height, width, _ = self.reader.shape
+        return view_making.draw(
+            recipe,
+            seed=self.seed,
+            step=plan.step,
+            stream=stream,
+            slots=np.arange(size)[self._own(size)],
+            view=view,
+            size=(height, width),
+        )
+
+    def _make(self, plan: Plan, images: Pixels | Tensor, out: dict[str, Tensor]) -> Made:
+        """Make this rank's batch of its images: the labelled ones first, then the unlabelled."""
+        count = self.order.batch // self._world
+        if self._transfer.cuda and isinstance(images, np.ndarray):
+            images = self._transfer.send(images)
+        weak = [self._draw(self.weak, plan, LABELED, 0)]
+        drawn = [
+            self._draw(recipe, plan, UNLABELED, view)
+            for view, recipe in enumerate(self.views.values())
+        ]
+        (labeled,) = self._apply(images[:count], weak, [self.weak], [out.get("")])
+        unlabeled = self._apply(
+            images[count:], drawn, list(self.views.values()), [out.get(name) for name in self.views]
+        )
+        send = self._transfer.send_small
+        own = plan.labeled[self._own(len(plan.labeled))]
+        batch = Batch(
+            images=labeled,
+            labels=send(self._labels[self.split.labeled[own]]),
+            views=dict(zip(self.views, unlabeled, strict=True)),
+            position=send(plan.unlabeled[self._own(len(plan.unlabeled))]),
+            everyone=send(plan.unlabeled),
+            key=send(words(self.seed, "step", plan.step, 2).view(np.int64)),
+        )
+        return Made(batch, self._transfer.mark())
+
+    def _apply(
+        self,
+        images: Pixels | Tensor,
+        drawn: list[npt.NDArray[Any]],
+        recipes: list[Recipe],
+        out: list[Tensor | None],
+    ) -> list[Tensor]:
+        """Apply drawn views where the images are; [n, 3, h, w], channels last."""
+        if isinstance(images, np.ndarray):
+            filled = [tensor for tensor in out if tensor is not None]
+            if len(images) and drawn:
+                view_making.apply(
+                    images,
+                    drawn,
+                    recipes,
+                    mean=self.mean,
+                    std=self.std,
+                    out=[tensor.numpy() for tensor in filled],
+                    threads=self.threads,
+                )
+            return [tensor.permute(0, 3, 1, 2) for tensor in filled]
+        from pipelines.views import kernel_torch
+
+        rows = [self._transfer.send_small(one) for one in drawn]
+        return kernel_torch.apply(images, rows, recipes, mean=self.mean, std=self.std)
+
+    def _receive(self, made: Made) -> Batch:
+        batch = made.batch
+        tensors = [batch.images, batch.labels, batch.position, batch.everyone, batch.key]
+        self._transfer.receive(made.event, [*tensors, *batch.views.values()])
+        return batch

@@ -1,0 +1,48 @@
+"""One call from a store to batches, for programs that want the data and not the training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pipelines.datasets import DATASETS
+from pipelines.loader import Loader
+from pipelines.order import Order
+from pipelines.split import make_split
+from pipelines.store import Store, ensure_store
+from pipelines.views import recipes
+
+WEAK_AND_STRONG = {"weak": "weak", "strong": "strong"}
+
+
+def open_loader(
+    store: Store | str | os.PathLike[str],
+    *,
+    labels: int | Literal["all"] = "all",
+    batch: int = 64,
+    ratio: int = 7,
+    seed: int = 0,
+    views: Mapping[str, str] = WEAK_AND_STRONG,
+    size: int | None = None,
+    flip: bool | None = None,
+    padding: int | None = None,
+    **options: Any,
+) -> Loader:
+    """Open a store (or a path, or the name of a standard data set) as a loader of batches.
+
+    What is left out is the data set's own; `options` go to `Loader` (reader, device, threads…).
+    """
+    found = store if isinstance(store, Store) else ensure_store(store)
+    info = found.splits["train"]
+    known = DATASETS[found.name] if found.name in DATASETS else None  # noqa: SIM401
+    side = size or (known.size if known else None)
+    shape = (side, side) if side else (info.height, info.width)
+    if padding is None:
+        padding = known.padding if known else max(1, min(shape) // 8)
+    if flip is None:
+        flip = known.flip if known else True
+    split = make_split(found.labels("train"), found.classes, labels_wanted=labels, seed=seed)
+    order = Order(seed, len(split.labeled), len(split.unlabeled), batch, ratio * batch)
+    made = recipes(flip=flip, padding=padding, size=shape)
+    return Loader(found, split, order, views=views, recipes=made, seed=seed, **options)

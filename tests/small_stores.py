@@ -1,0 +1,51 @@
+"""Small stores in both formats, for tests of readers and loaders."""
+
+from pathlib import Path
+
+import numpy as np
+
+from pipelines.convert import Options, convert
+from pipelines.sources import Source, SourceSplit, array_chunks
+from pipelines.store import Store, open_store
+from tests.pictures import noise
+
+CLASSES = 4
+
+
+def pixels(count: int, size: int, seed: int) -> np.ndarray:
+    """Return smooth random pictures with a little noise, no two alike."""
+    random = np.random.default_rng(seed)
+    smooth = np.stack([np.asarray(noise((size, size), random)) for _ in range(count)])
+    grain = random.integers(-8, 9, smooth.shape)
+    return (smooth.astype(np.int64) + grain).clip(0, 255).astype(np.uint8)
+
+
+def make_store(
+    path: Path,
+    *,
+    count: int = 96,
+    size: int = 32,
+    quality: int | str = "raw",
+    formats: tuple[str, ...] = ("ffcv", "dali"),
+) -> Store:
+    """Write `count` training and a quarter as many test images; every sixth has no label."""
+    splits = {}
+    for seed, (name, number) in enumerate((("train", count), ("test", count // 4))):
+        images = pixels(number, size, seed)
+        labels = np.arange(number) % CLASSES
+        if name == "train":
+            labels[::6] = -1
+        splits[name] = SourceSplit(
+            count=number,
+            size=size,
+            chunks=lambda images=images, labels=labels: array_chunks(images, labels, "small"),
+            kept=True,
+        )
+    source = Source(
+        name="small",
+        class_names=[f"class{number}" for number in range(CLASSES)],
+        splits=splits,
+        resize="squash",
+    )
+    convert(source, path, Options(formats=formats, quality=quality, workers=1))
+    return open_store(path)
