@@ -34,21 +34,21 @@ def choose(
     info = store.splits[split]
     need = info.count * info.height * info.width * 3
     free = free_memory(device) / ranks
-    size = f"{info.count:,} images of {info.height}×{info.width} take {need / 1e9:,.2f} GB"  # noqa: RUF001
+    size = f"{info.count:,} images of {info.height}×{info.width} take {_amount(need)}"  # noqa: RUF001
     place = "memory" if device == "cpu" else "GPU memory"
     if need <= SHARE * free:
-        return Choice("resident", f"resident: {size} of {free / 1e9:,.1f} GB of free {place}")
+        return Choice("resident", f"resident: {size} of {_amount(free)} of free {place}")
     order = ("ffcv", "dali") if device == "cpu" or info.encoding == "raw" else ("dali", "ffcv")
     for name in order:
         kind = READERS[name]
         if kind.installed and kind.format in store.formats:
             return Choice(
                 name,
-                f"{name}: {size}, more than a quarter of the {free / 1e9:,.1f} GB of free "
+                f"{name}: {size}, more than a quarter of the {_amount(free)} of free "
                 f"{place}, so they are streamed from disk",
             )
     raise ConfigError(
-        f"{size}, more than a quarter of the {free / 1e9:,.1f} GB of free {place}, and no "
+        f"{size}, more than a quarter of the {_amount(free)} of free {place}, and no "
         f"streaming reader can read this store ({', '.join(store.formats)})",
         "pip install 'fastssl[dali]' or 'fastssl[ffcv]', or take reader=resident all the same",
     )
@@ -68,3 +68,7 @@ def free_memory(device: str) -> float:
     except OSError:
         return free
     return min(free, float(limit)) if limit.isdigit() else free
+
+
+def _amount(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{max(size / 1e6, 0.1):,.1f} MB"

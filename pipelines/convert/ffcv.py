@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.importing import import_ffcv
+
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
@@ -32,6 +34,7 @@ class BetonWriter:
     def __init__(
         self, folder: Path, split: str, encoding: str, shape: tuple[int, int], most: int
     ) -> None:
+        import_ffcv()
         from ffcv.fields import IntField, RGBImageField
         from ffcv.fields.rgb_image import IMAGE_MODES
         from ffcv.memory_allocator import MemoryAllocator

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,37 +16,25 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from pipelines.errors import DataError
+from pipelines.importing import import_ffcv
 from pipelines.readers import Indices, Pixels, Reader, damaged_image
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # ffcv imports distutils
-    _threads = torch.get_num_threads()
-    from ffcv.fields.rgb_image import IMAGE_MODES, SimpleRGBImageDecoder
-    from ffcv.libffcv import imdecode, memcpy
-    from ffcv.loader import Loader
-    from ffcv.loader.epoch_iterator import EpochIterator
-    from ffcv.pipeline.allocation_query import AllocationQuery
-    from ffcv.pipeline.compiler import Compiler
+import_ffcv()
 
-    torch.set_num_threads(_threads)  # ffcv's import sets it to 1
+from ffcv.fields.rgb_image import IMAGE_MODES, SimpleRGBImageDecoder  # noqa: E402
+from ffcv.libffcv import imdecode, memcpy  # noqa: E402
+from ffcv.loader import Loader  # noqa: E402
+from ffcv.loader.epoch_iterator import EpochIterator  # noqa: E402
+from ffcv.pipeline.allocation_query import AllocationQuery  # noqa: E402
+from ffcv.pipeline.compiler import Compiler  # noqa: E402
 
 if TYPE_CHECKING:
     from pipelines.store import Store
 
 AHEAD = 1  # batches decoded before they are asked for
 SEGMENT = 128  # batches handed to one EpochIterator
-
-
-def _set_num_threads(n: int) -> None:
-    """Set the decoder's threads; FFCV's own form sets those of the model too."""
-    Compiler.num_threads = n
-    numba.set_num_threads(n)
-
-
-Compiler.set_num_threads = _set_num_threads
 
 
 class CheckedDecoder(SimpleRGBImageDecoder):  # type: ignore[misc]
@@ -124,6 +113,7 @@ class FfcvReader(Reader):
     def __init__(self, store: Store, split: str, *, threads: int = 1, device: str = "cpu") -> None:
         super().__init__(store, split, threads=threads, device=device)
         self.path = store.beton(split)
+        self._lock = threading.Lock()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numba's advice on ffcv's code
             self._loader = self._open(max(1, min(threads, numba.config.NUMBA_NUM_THREADS)))
@@ -170,8 +160,9 @@ class FfcvReader(Reader):
         if not len(batches[0]):
             yield from (np.empty((0, *self.shape), dtype=np.uint8) for _ in batches)
             return
-        self._loader.batch_size = len(batches[0])
-        segment = Segment(self._loader, np.concatenate(batches).astype(np.uint64))
+        with self._lock:  # an evaluation may start between two segments of the training
+            self._loader.batch_size = len(batches[0])
+            segment = Segment(self._loader, np.concatenate(batches).astype(np.uint64))
         try:
             for indices in batches:
                 images, damaged = segment.take()

@@ -1,0 +1,25 @@
+"""The import of ffcv, without what it does on the side."""
+
+import warnings
+
+
+def import_ffcv() -> None:
+    """Import ffcv, and put back the number of threads of torch, which it sets to 1.
+
+    From then on the number of decoding threads is the decoder's alone: FFCV would give the same
+    number to the model with every epoch.
+    """
+    import numba
+    import torch
+
+    threads = torch.get_num_threads()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it imports distutils
+        from ffcv.pipeline.compiler import Compiler
+    torch.set_num_threads(threads)
+
+    def set_num_threads(number: int) -> None:
+        Compiler.num_threads = number
+        numba.set_num_threads(number)
+
+    Compiler.set_num_threads = set_num_threads
