@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fastssl import plugins
 from fastssl.config_files import Loaded
 from fastssl.errors import ConfigError
 from pipelines.datasets import DATASETS
@@ -16,6 +17,10 @@ from pipelines.views import Recipe, recipes
 def find_store(loaded: Loaded) -> Store:
     """Open the store that a configuration means; `digits` converts itself."""
     config = loaded.config
+    if not config.store and config.data not in DATASETS:
+        outside = plugins.ensure_store(config.data)
+        if outside is not None:
+            return outside
     return ensure_store(config.store or config.data)
 
 

@@ -16,11 +16,15 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    data: str = Field("digits", description="Data set of the table, or `own` for your own store.")
+    data: str = Field(
+        "digits", description="Data set of the table, `own` for your own store, or FILE.py:NAME."
+    )
     store: str | None = Field(
         None, description="Folder of the converted data; default $FASTSSL_DATA/NAME or data/NAME."
     )
-    algorithm: str = Field("flexmatch", description="How to learn; see `fastssl list algorithms`.")
+    algorithm: str = Field(
+        "flexmatch", description="How to learn; see `fastssl list algorithms`; or FILE.py."
+    )
     algo: dict[str, Any] = Field(
         default_factory=dict, description="Settings of the chosen algorithm, typed algo.KEY=VALUE."
     )
@@ -58,7 +62,9 @@ class RunConfig(BaseModel):
         ge=0,
         description="Split a step into this many parts to save memory; BatchNorm sees the parts.",
     )
-    model: str = Field("wrn-28-2", description="Network: wrn-DEPTH-WIDTH or resnet50.")
+    model: str = Field(
+        "wrn-28-2", description="Network: wrn-DEPTH-WIDTH, resnet50, or FILE.py:BUILD."
+    )
     variant: Literal["torchssl", "google"] = Field(
         "torchssl", description="WRN as in TorchSSL (published numbers) or as in Google's code."
     )

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 import configs
-from fastssl import models
+from fastssl import models, plugins
 from fastssl.config import RunConfig
 from fastssl.config_problems import describe, nearest, raise_all
 from fastssl.errors import ConfigError
@@ -40,10 +40,10 @@ class Loaded:
 def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> Loaded:
     """Load a configuration by name or path and apply `key=value` words (or a dict of them)."""
     path = find(str(name))
-    given = read_yaml(path)
+    given = plugins.absolute(read_yaml(path))
     sections = given.pop(ALGORITHM_SECTION, None) or {}
     typed = words if isinstance(words, dict) else parse_words(words or [])
-    typed = nest(typed)
+    typed = plugins.absolute(nest(typed))
     origin = path.name
     origins = dict.fromkeys(flatten(given), origin)
     merged = merge(given, typed)
@@ -56,7 +56,7 @@ def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> L
     )
     section = sections.get(algorithm.name, {}) if isinstance(sections, dict) else {}
     origins |= {f"algo.{key}": f"{origin} (algorithms)" for key in section}
-    settings = merge(section, kept or {})
+    settings = merge(section, kept or {}) if isinstance(kept or {}, dict) else kept
     origins |= dict.fromkeys(flatten(typed), "command line")
     problems, config, checked = check({**merged, "algo": {}}, algorithm, settings)
     raise_all(problems, path, typed)
@@ -65,10 +65,11 @@ def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> L
 
 
 def find_algorithm(name: Any) -> Algorithm:
-    """Look an algorithm up by its name in the table."""
+    """Look an algorithm up by its name in the table, or import it from outside."""
     from fastssl.algorithms import ALGORITHMS
 
-    return ALGORITHMS[name]
+    outside = plugins.algorithm(name) if isinstance(name, str) and name not in ALGORITHMS else None
+    return outside or ALGORITHMS[name]
 
 
 def check(
@@ -98,9 +99,11 @@ def impossible(config: RunConfig) -> list[str]:
     """Return what can't be, given the table of data sets and the names of the models."""
     from pipelines.datasets import DATASETS
 
-    problems = []
-    if config.data != "own" and config.data not in DATASETS:
-        names = [*DATASETS, "own"]
+    problems: list[str] = []
+    names = [*DATASETS, "own"]
+    if config.data not in names and is_outside("data", config.data, problems):
+        pass
+    elif config.data not in names:
         problems.append(f"no data set is named {config.data!r}{nearest(config.data, names)}")
     elif config.data == "own" and config.store is None:
         problems.append("data=own needs a store: type store=FOLDER (made by `fastssl convert`)")
@@ -113,8 +116,18 @@ def impossible(config: RunConfig) -> list[str]:
     try:
         models.parse(config.model)
     except ConfigError as error:
-        problems.append(f"{error.what}: {error.fix}")
+        if not is_outside("model", config.model, problems):
+            problems.append(f"{error.what}: {error.fix}")
     return problems
+
+
+def is_outside(kind: str, name: str, problems: list[str]) -> bool:
+    """Tell whether a name stands for a file or an entry point, noting what is wrong with it."""
+    try:
+        return plugins.known(kind, name)
+    except ConfigError as error:
+        problems.append(f"{error.what}: {error.fix}")
+        return True
 
 
 def find(name: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import yaml
 
-from fastssl import checkpoint, compiling, devices, distribute, machine
+from fastssl import checkpoint, compiling, devices, distribute, machine, plugins
 from fastssl.assemble import Run, assemble
 from fastssl.config_files import Loaded, flatten
 from fastssl.display import Display, start_lines
@@ -54,7 +54,8 @@ def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
 def default_folder(loaded: Loaded) -> Path:
     """Return runs/DATA-ALGORITHM-LABELS-sSEED."""
     config = loaded.config
-    return Path("runs") / f"{config.data}-{config.algorithm}-{config.labels}-s{config.seed}"
+    data, algorithm = plugins.short(config.data), loaded.algorithm.name
+    return Path("runs") / f"{data}-{algorithm}-{config.labels}-s{config.seed}"
 
 
 def fixed(loaded: Loaded, device: devices.Device) -> Loaded:

@@ -232,6 +232,8 @@ def snapshot(run: Run, trip: Trip) -> dict[str, Any]:
             "size": list(run.size),
             "mean": list(run.store.mean),
             "std": list(run.store.std),
+            "stored": run.store.splits["test"].height,
+            "resize": run.store.manifest["resize"],
         },
     }
     copied = copy_tree(content)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fastssl import plugins
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,7 +71,13 @@ def parse(name: str) -> tuple[int, int, int] | None:
 
 
 def _build(name: str, classes: int, variant: str, heads: dict[str, int]) -> nn.Module:
-    shape = parse(name)
+    try:
+        shape = parse(name)
+    except ConfigError:
+        outside = plugins.build_model(name, classes, heads)
+        if outside is None:
+            raise
+        return outside
     if shape is None:
         from fastssl.models.resnet import ResNet50
 
