@@ -109,7 +109,7 @@ def start_lines(run: Run, out: str, step: int) -> list[str]:
     return [
         f"data    {store.name}: {len(split.labeled):,} labelled, {len(split.unlabeled):,} "
         f"unlabelled{held}, {store.splits['test'].count:,} to test, {store.classes} classes",
-        f"learn   {run.algorithm.name}: {run.algorithm.summary}",
+        f"learn   {run.algorithm.summary}",
         f"model   {config.model}, {images:,} parameters, views of {run.size[0]}x{run.size[1]}",
         f"device  {run.device}, compile {config.compile}{ranks}",
         f"reader  {run.loader.choice}",

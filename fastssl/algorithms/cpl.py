@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class CurriculumSettings(Settings):
     """How thresholds follow learning."""
 
-    threshold: float = Field(0.95, ge=0, le=1.1)
+    threshold: float = Field(0.95, gt=0, le=1)
     """Probability at which a guess is marked, and the highest threshold (tau)."""
 
     mapping: Literal["convex", "linear", "concave"] = "convex"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class FlexUDASettings(cpl.CurriculumSettings):
     """Settings of Flex-UDA."""
 
-    threshold: float = Field(0.8, ge=0, le=1.1)
+    threshold: float = Field(0.8, gt=0, le=1)
     """Probability at which a guess is marked, and the highest threshold (tau)."""
 
     temperature: float = Field(0.5, gt=0)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class PseudoLabelSettings(Settings):
     """Settings of Pseudo-Label."""
 
-    threshold: float = Field(0.95, ge=0, le=1.1)
+    threshold: float = Field(0.95, gt=0, le=1)
     """Smallest probability at which a guess becomes a label (tau)."""
 
     unlabeled_weight: float = Field(1.0, ge=0)

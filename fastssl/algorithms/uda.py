@@ -32,7 +32,7 @@ Annealing = Literal["none", "linear", "log", "exp"]
 class UDASettings(Settings):
     """Settings of UDA."""
 
-    threshold: float = Field(0.8, ge=0, le=1.1)
+    threshold: float = Field(0.8, gt=0, le=1)
     """Smallest probability, on the weak view, at which a guess is taught (tau)."""
 
     temperature: float = Field(0.5, gt=0)

@@ -1,0 +1,29 @@
+"""What holds for a run of every algorithm: it learns, and a killed one comes back bit-equal."""
+
+import random
+
+import pytest
+
+from fastssl.algorithms import ALGORITHMS
+from tests import runs
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_a_killed_and_resumed_run_is_the_uninterrupted_one(name, data, tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert runs.train(whole, f"algorithm={name}") == 0
+    moment = random.Random(name).randrange(1, 12)
+    assert runs.train(broken, f"algorithm={name}", kill_at=moment) == -9
+    assert runs.train(broken, f"algorithm={name}", resume=True) == 0
+    runs.assert_same_run(whole, broken)
+    assert not runs.last(whole)["model"]["classifier.weight"].equal(start_weights(whole))
+
+
+def start_weights(out):
+    """Return the last layer's weights as the seed made them, before training."""
+    from fastssl import devices
+    from fastssl.assemble import build_model
+    from fastssl.config_files import load
+
+    loaded = load(out / "config.yaml")
+    return build_model(loaded, 10, devices.choose(loaded.config)).state_dict()["classifier.weight"]

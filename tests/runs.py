@@ -1,0 +1,120 @@
+"""Runs for tests: started in processes forked from one that has torch already, killed for real."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastssl import checkpoint
+from fastssl.folder import RunFolder
+
+TINY = [
+    "model=wrn-10-1",
+    "batch=10",
+    "ratio=2",
+    "steps=12",
+    "checkpoint_every=4",
+    "log_every=2",
+    "eval_every=4",
+    "eval_every_late=1",
+    "threads=1",
+    "loader_threads=1",
+    "eval_batch=360",
+    "tensorboard=false",
+]
+TIMES = {"seconds", "speed/images_per_s", "speed/data_wait"}  # what may differ between equal runs
+TRIP_TIMES = {"train_seconds", "seconds", "waited"}
+
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(["fastssl.launch", "pipelines.views.applying", "sklearn.metrics"])
+
+
+def train(out: Path, *words: str, resume: bool = False, kill_at: int | None = None) -> int:
+    """Train tiny digits in a process of its own; return its exit code, negative for a signal."""
+    child = start(out, *words, resume=resume, kill_at=kill_at)
+    child.join(240)
+    assert child.exitcode is not None, "the run hangs"
+    return child.exitcode
+
+
+def start(out: Path, *words: str, resume: bool = False, kill_at: int | None = None) -> Any:
+    """Start a training and return its process."""
+    arguments = (str(out), [*TINY, *words], resume, kill_at, os.environ.get("FASTSSL_DATA"))
+    child = _server.Process(target=_work, args=arguments)
+    child.start()
+    return child
+
+
+def _work(out: str, words: list[str], resume: bool, kill_at: int | None, data: str | None) -> None:
+    if data:
+        os.environ["FASTSSL_DATA"] = data
+    if kill_at is not None:
+        _die_before(kill_at)
+    from fastssl import cli
+
+    arguments = ["fastssl", "train", "digits", *words, "--out", out]
+    sys.argv = [*arguments, "--resume"] if resume else arguments
+    cli.main()
+
+
+def _die_before(step: int) -> None:
+    """Kill this process when it is about to take a step."""
+    from fastssl import training
+
+    real = training.take_step
+
+    def take_step(run: Any, batch: Any, now: int, progress: Any) -> Any:
+        if now == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(run, batch, now, progress)
+
+    training.take_step = take_step
+
+
+def last(out: Path) -> dict[str, Any]:
+    """Return the newest valid checkpoint of a run."""
+    content = checkpoint.newest(RunFolder(out), print)
+    assert content is not None
+    return content
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl without the times."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Compare two runs bit by bit: weights, averages, momenta, marks, best, history, metrics."""
+    a, b = last(one), last(other)
+    for part in ("model", "ema", "optimizer", "scaler", "state"):
+        assert_same(a[part], b[part], part)
+    for content in (a, b):
+        content["trip"] = {k: v for k, v in content["trip"].items() if k not in TRIP_TIMES}
+    assert a["trip"] == b["trip"]
+    assert metrics(one) == metrics(other)
+    best = [checkpoint.best(RunFolder(path))["ema"] for path in (one, other)]
+    assert_same(best[0], best[1], "best")
+
+
+def assert_same(a: Any, b: Any, where: str) -> None:
+    """Compare nested containers of tensors bit by bit."""
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            assert_same(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), where
+        for place, pair in enumerate(zip(a, b, strict=True)):
+            assert_same(*pair, f"{where}[{place}]")
+    else:
+        assert a == b, where

@@ -1,0 +1,114 @@
+"""Checkpoints: sealed, skipped where damaged, pruned only after the new one is there."""
+
+import random
+import threading
+
+import pytest
+import torch
+
+from fastssl import checkpoint
+from fastssl.errors import DataError, ResourceError
+from fastssl.folder import RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    found = RunFolder(tmp_path / "run")
+    found.checkpoints.mkdir(parents=True)
+    return found
+
+
+def content(step):
+    return {"trip": {"step": step}, "model": {"w": torch.full((50,), float(step))}}
+
+
+def write(folder, *steps):
+    writer = checkpoint.Writer(folder)
+    for step in steps:
+        writer.save(checkpoint.step_name(step), content(step))
+        writer.wait()
+    writer.close()
+
+
+def test_the_newest_is_loaded_and_the_last_two_are_kept(folder):
+    write(folder, 1, 2, 3, 4)
+    assert [path.name for path in checkpoint.files(folder)] == [
+        "step-00000004.ckpt",
+        "step-00000003.ckpt",
+    ]
+    found = checkpoint.newest(folder, print)
+    assert found["trip"]["step"] == 4
+    assert torch.equal(found["model"]["w"], content(4)["model"]["w"])
+
+
+def test_a_damaged_one_is_named_and_skipped_wherever_the_damage_is(folder):
+    write(folder, 1, 2)
+    newest = folder.checkpoints / "step-00000002.ckpt"
+    good = newest.read_bytes()
+    dice = random.Random(0)
+    for kind in range(60):
+        data = bytearray(good)
+        place = dice.randrange(len(data)) if kind > 10 else kind
+        if kind % 2:
+            data[place] ^= 1 << dice.randrange(8)
+        else:
+            data = data[:place]
+        newest.write_bytes(data)
+        told = []
+        assert checkpoint.newest(folder, told.append)["trip"]["step"] == 1
+        assert "step-00000002.ckpt" in told[0]
+
+
+def test_none_valid_is_an_error_and_none_at_all_is_a_start(folder):
+    assert checkpoint.newest(folder, print) is None
+    (folder.checkpoints / "step-00000001.ckpt").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="no checkpoint"):
+        checkpoint.newest(folder, print)
+    assert (folder.checkpoints / "step-00000001.ckpt").read_bytes() == b"nonsense"
+
+
+def test_pruning_never_follows_a_link(folder, tmp_path):
+    precious = tmp_path / "step-00000000.ckpt"
+    precious.write_bytes(b"mine")
+    link = folder.checkpoints / "step-00000000.ckpt"
+    link.symlink_to(precious)
+    write(folder, 1, 2, 3)
+    assert link.is_symlink() and precious.read_bytes() == b"mine"
+
+
+def test_a_file_with_code_in_it_is_not_run(folder):
+    import hashlib
+    import io
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return (print, ("executed",))
+
+    buffer = io.BytesIO()
+    torch.save({"x": Evil()}, buffer)
+    body = buffer.getvalue()
+    head = b"%s %s %d\n" % (checkpoint.MAGIC, hashlib.sha256(body).hexdigest().encode(), len(body))
+    with pytest.raises(pickle.UnpicklingError):
+        checkpoint.unseal(head + body, "evil")
+
+
+def test_a_failed_write_is_told_and_the_old_one_stays(folder, monkeypatch):
+    write(folder, 1)
+
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_whole", full)
+    writer = checkpoint.Writer(folder)
+    writer.save(checkpoint.step_name(2), content(2))
+    with pytest.raises(ResourceError, match="No space left"):
+        writer.wait()
+    writer.close()
+    assert checkpoint.newest(folder, print)["trip"]["step"] == 1
+
+
+def test_the_thread_ends_with_the_writer(folder):
+    before = threading.active_count()
+    write(folder, 1)
+    assert threading.active_count() == before

@@ -1,0 +1,112 @@
+"""Configuration: later wins, and every mistake is told at once."""
+
+import pytest
+import yaml
+
+from fastssl.config_files import available, load
+from fastssl.errors import ConfigError
+from fastssl.listing import configuration
+
+
+def test_the_command_line_beats_the_file_beats_the_default(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("data: digits\nsteps: 50\nlr: 0.5\n")
+    loaded = load(file, ["steps=70"])
+    assert (loaded.config.steps, loaded.config.lr, loaded.config.momentum) == (70, 0.5, 0.9)
+    origins = {row["key"]: row["from"] for row in configuration(loaded)}
+    assert origins["steps"] == "command line"
+    assert origins["lr"] == "mine.yaml"
+    assert origins["momentum"] == "default"
+
+
+def test_every_key_has_a_sentence():
+    assert all(row["what"] for row in configuration(load("digits")))
+
+
+def test_all_mistakes_are_told_at_once_with_the_nearest_name():
+    with pytest.raises(ConfigError) as caught:
+        load("digits", ["bach=3", "steps=0", "seed=zero", "algo.treshold=0.9", "model=wrn-11-2"])
+    text = str(caught.value)
+    assert "5 problems" in text or "4 problems" in text
+    for words in ("did you mean batch?", "did you mean algo.threshold?", "steps is 0", "'zero'"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["labels=41"], "does not divide by 10 classes"),
+        (["algo.threshold=1.5"], "algo.threshold is 1.5"),
+        (["algo.threshold=0"], "algo.threshold is 0"),
+        (["steps=0"], "steps is 0"),
+        (["steps=true"], "steps is true"),
+        (["algorithm=flexmtch"], "no algorithm is named 'flexmtch'"),
+        (["data=cifar11"], "did you mean cifar10?"),
+        (["model=wrn-11-2"], "wrn-11-2"),
+        (["lr=nan"], "lr is 'nan'"),
+        (["labels=-10"], "labels is -10"),
+        (["validation=-1"], "validation is -1"),
+        (["data=own"], "needs a store"),
+        (["algo=7"], "algo is 7"),
+        (["batch=10", "micro_batch=3"], "does not divide into 3 parts"),
+        (["word"], "is not key=value"),
+    ],
+)
+def test_impossible_values_are_refused_in_words(words, told):
+    with pytest.raises(ConfigError) as caught:
+        load("digits", words)
+    assert told in str(caught.value)
+    assert "fix:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["steps: 3\nsteps: 4", "- a\n- b", "a: [", "just words", "\x00", "1: 2"]
+)
+def test_a_file_that_is_no_configuration_is_refused(text, tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError):
+        load(file)
+
+
+def test_another_algorithm_does_not_inherit_the_files_settings(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("data: digits\nalgorithm: flexmatch\nalgo: {mapping: linear}\n")
+    assert load(file).settings.mapping == "linear"
+    assert load(file, ["algorithm=fixmatch"]).algorithm.name == "fixmatch"
+
+
+def test_settings_for_whichever_algorithm_is_chosen():
+    assert load("imagenet").settings.threshold == 0.7
+    assert load("imagenet", ["algorithm=fixmatch"]).settings.threshold == 0.7
+    assert load("imagenet", ["algo.threshold=0.8"]).settings.threshold == 0.8
+    assert load("imagenet", ["algorithm=supervised"]).config.batch == 128
+
+
+def test_the_papers_settings():
+    paper = {
+        "cifar10": ("wrn-28-2", 5e-4, 64, 40),
+        "cifar100": ("wrn-28-8", 1e-3, 64, 400),
+        "svhn": ("wrn-28-2", 5e-4, 64, 40),
+        "stl10": ("wrn-37-2", 5e-4, 64, 40),
+        "imagenet": ("resnet50", 3e-4, 128, 100_000),
+    }
+    for name, (model, decay, batch, labels) in paper.items():
+        config = load(name).config
+        found = (config.model, config.weight_decay, config.batch, config.labels)
+        assert found == (model, decay, batch, labels)
+        assert (config.lr, config.momentum, config.nesterov, config.ema) == (0.03, 0.9, True, 0.999)
+        assert (config.steps, config.eval_every, config.eval_every_late) == (2**20, 5000, 1000)
+
+
+@pytest.mark.parametrize("name", available())
+def test_a_shipped_configuration_loads_and_repeats_no_default(name):
+    words = ["store=somewhere"] if name == "own" else []
+    loaded = load(name, words)
+    from fastssl.config_files import find
+
+    given = yaml.safe_load(find(name).read_text())
+    given.pop("algorithms", None)
+    fields = type(loaded.config).model_fields
+    repeated = {k for k, v in given.items() if k != "data" and fields[k].default == v}
+    assert not repeated

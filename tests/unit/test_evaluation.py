@@ -1,0 +1,63 @@
+"""Every figure of an evaluation against scikit-learn or a plain computation."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sk
+
+from fastssl import evaluation
+
+
+def some(classes, n=300, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=generator)
+    logits = torch.randn(n, classes, generator=generator)
+    logits[torch.arange(n), labels] += 1.5
+    return logits, labels
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_figures_equal_scikit_learns(classes):
+    logits, labels = some(classes)
+    found = evaluation.judge(logits, labels)
+    y, guess = labels.numpy(), logits.argmax(1).numpy()
+    p = logits.double().softmax(1).numpy()
+    assert found["error"] == pytest.approx(100 * (1 - sk.accuracy_score(y, guess)))
+    named = {"average": "macro", "zero_division": 0}
+    assert found["precision"] == pytest.approx(sk.precision_score(y, guess, **named))
+    assert found["recall"] == pytest.approx(sk.recall_score(y, guess, **named))
+    assert found["f1"] == pytest.approx(sk.f1_score(y, guess, **named))
+    if classes == 2:
+        assert found["auc"] == pytest.approx(sk.roc_auc_score(y, p[:, 1]))
+    else:
+        assert found["auc"] == pytest.approx(sk.roc_auc_score(y, p, multi_class="ovr"))
+    assert found["loss"] == pytest.approx(sk.log_loss(y, p))
+    assert ("top5_error" in found) == (classes > 5)
+    if classes > 5:
+        top = sk.top_k_accuracy_score(y, p, k=5)
+        assert found["top5_error"] == pytest.approx(100 * (1 - top))
+    table = sk.confusion_matrix(y, guess)
+    assert np.array_equal(evaluation.confusion(y, guess, classes), table)
+    assert found["class_accuracy"] == pytest.approx(list(np.diag(table) / table.sum(1)), abs=1e-6)
+
+
+def test_calibration_by_hand():
+    logits, labels = some(4)
+    p = logits.double().softmax(1).numpy()
+    sure, right = p.max(1), p.argmax(1) == labels.numpy()
+    total = 0.0
+    for low in range(15):
+        inside = [k for k, s in enumerate(sure) if low / 15 <= s < (low + 1) / 15]
+        if inside:
+            total += len(inside) / len(sure) * abs(sure[inside].mean() - right[inside].mean())
+    assert evaluation.judge(logits, labels)["ece"] == pytest.approx(total)
+
+
+def test_many_classes_and_absent_classes():
+    logits, labels = some(101)
+    assert evaluation.judge(logits, labels)["auc"] is None
+    logits, labels = some(5)
+    keep = labels != 3
+    found = evaluation.judge(logits[keep], labels[keep])
+    assert found["class_accuracy"][3] == 0
+    assert 0 < found["auc"] < 1
