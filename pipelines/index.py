@@ -18,6 +18,7 @@ RECORD = np.dtype(
         ("size", "<u4"),  # of the stored bytes: pixels, or a JPEG
         ("shard", "<u2"),
         ("label", "<i2"),  # -1: none
+        ("crc", "<u4"),  # CRC-32 of the stored bytes
     ]
 )
 MOST_CLASSES = 2**15

@@ -9,7 +9,7 @@ from pipelines.errors import DataError
 
 NAME = "dataset.json"
 KIND = "fastssl store"
-VERSION = 1
+VERSION = 2  # 2: a checksum for every image
 
 _BLOCK = 1 << 20
 

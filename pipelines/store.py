@@ -109,7 +109,7 @@ class Store:
         return self._places[split]
 
     def records(self, split: str) -> Array:
-        """Return the index of a split, mapped from its file: 24 bytes an image."""
+        """Return the index of a split, mapped from its file: 28 bytes an image."""
         if split not in self._records:
             self._records[split] = np.load(self.path / f"{split}.npy", mmap_mode="r")
         return self._records[split]
@@ -120,15 +120,17 @@ class Store:
         offset = records["offset" if "dali" in self.formats else "beton"]
         return Locations(records["shard"], offset, records["size"])
 
-    def encoded(self, split: str, place: int) -> memoryview:
-        """Return the stored bytes of one image: its pixels, or its JPEG."""
+    def encoded(self, split: str, place: int, form: str | None = None) -> memoryview:
+        """Return the stored bytes of one image: its pixels, or its JPEG; from a format if named."""
         count = self.splits[split].count
         if not 0 <= place < count:
             raise IndexError(f"image {place} of {count} in split {split!r}")
-        where = self.locations(split)
-        file = self.files(split)[int(where.shard[place])]
-        start = int(where.offset[place])
-        return self._map(file)[start : start + int(where.size[place])]
+        record = self.records(split)[place]
+        if form == "ffcv" or "dali" not in self.formats:
+            file, start = self.beton(split), int(record["beton"])
+        else:
+            file, start = self.files(split)[int(record["shard"])], int(record["offset"])
+        return self._map(file)[start : start + int(record["size"])]
 
     def _map(self, path: Path) -> memoryview:
         if path not in self._maps:
@@ -156,12 +158,7 @@ def _triple(values: list[float]) -> tuple[float, float, float]:
 def open_store(path: str | os.PathLike[str]) -> Store:
     """Open a converted data set; the sizes of its files are checked, their content is not."""
     folder = Path(path).absolute()
-    file = folder / manifest.NAME
-    try:
-        data = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise _missing(folder) from None
-    content = manifest.parse(data, file)
+    content, fingerprint = read_manifest(folder)
     for name, entry in content["files"].items():
         try:
             size = (folder / name).stat().st_size
@@ -169,7 +166,17 @@ def open_store(path: str | os.PathLike[str]) -> Store:
             raise _incomplete(folder, f"{name} is missing") from None
         if size != entry["size"]:
             raise _incomplete(folder, f"{name} has {size:,} bytes, not {entry['size']:,}")
-    return Store(folder, content, hashlib.sha256(data).hexdigest())
+    return Store(folder, content, fingerprint)
+
+
+def read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
+    """Return what `dataset.json` says, and its SHA-256."""
+    file = folder / manifest.NAME
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise _missing(folder) from None
+    return manifest.parse(data, file), hashlib.sha256(data).hexdigest()
 
 
 def _missing(folder: Path) -> DataError:

@@ -77,7 +77,7 @@ class TarWriter:
         starts = self._end + np.cumsum(BLOCK + sizes + padding + 4 * BLOCK)
         starts = np.concatenate([[self._end], starts])
         if isinstance(images, np.ndarray):
-            self._file.write(self._raw_block(images, headers, tails, int(padding[0])))
+            self._file.write(self._raw_block(images, headers, tails, int(padding[0])).data)
         else:
             for image, header, pad, tail in zip(images, headers, padding, tails, strict=True):
                 self._file.write(b"".join((header, image, bytes(pad), tail)))

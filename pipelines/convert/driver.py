@@ -1,6 +1,7 @@
 """From a source to a store: one pass over the images, every format at once."""
 
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -68,6 +69,11 @@ class Options:
         """Return the formats to write, in a fixed order."""
         wanted = self.formats or (FORMATS if ffcv.installed() else ("dali",))
         return tuple(form for form in FORMATS if form in wanted)
+
+    def load(self) -> None:
+        """Import what the formats need."""
+        if "ffcv" in self.chosen_formats():
+            ffcv.load()
 
     def target(self, source: Source, split: SourceSplit) -> Target:
         """Return what the images of a split become."""
@@ -221,6 +227,7 @@ def _write_chunk(
         records["size"] = [memoryview(image).nbytes for image in images]
     if beton is not None:
         records["beton"] = beton.add(images, labels, first)
+    records["crc"] = [zlib.crc32(image) for image in images]
     return records
 
 

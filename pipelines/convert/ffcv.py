@@ -1,6 +1,7 @@
 """FFCV's `.beton`, made by ffcv's own DatasetWriter around bytes that are encoded already."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +15,23 @@ from pipelines.importing import import_ffcv
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
-SMALL_PAGE = 1 << 21
-PAGE = 1 << 24  # the largest image must fit in one
+SMALLEST_PAGE = 1 << 21  # ffcv takes none smaller
 
 
 def installed() -> bool:
     """Tell whether ffcv can be imported, without importing it."""
     return find_spec("ffcv") is not None
+
+
+def page_size(shape: tuple[int, int]) -> int:
+    """Return a page that holds any image of this shape, were its JPEG larger than its pixels."""
+    room = 2 * 3 * shape[0] * shape[1]
+    return max(SMALLEST_PAGE, 1 << (room - 1).bit_length())
+
+
+def load() -> None:
+    """Import ffcv, which takes seconds, before anyone looks at a clock."""
+    import_module("ffcv.writer")
 
 
 class BetonWriter:
@@ -42,8 +53,7 @@ class BetonWriter:
 
         self.name = f"{split}.beton"
         fields = {"image": RGBImageField(), "label": IntField(), "index": IntField()}
-        small = most * shape[0] * shape[1] * 3 < PAGE
-        page = SMALL_PAGE if small else PAGE
+        page = page_size(shape)
         self._writer = DatasetWriter(str(folder / self.name), fields, page_size=page)
         self._writer.num_samples = 1
         self._writer.prepare()
@@ -61,11 +71,12 @@ class BetonWriter:
 
     def add(self, images: Bytes | Sequence[bytes], labels: Integers, first: int) -> Any:
         """Append images; return the offset of each in the file."""
+        rows_of_bytes: Any = images
         if isinstance(images, np.ndarray):
-            images = images.reshape(len(images), -1)
+            rows_of_bytes = images.reshape(len(images), -1)
         malloc, offsets = self._allocator.malloc, []
-        self._sizes[first : first + len(labels)] = [len(image) for image in images]
-        for place, image in enumerate(images, first):
+        self._sizes[first : first + len(labels)] = [len(image) for image in rows_of_bytes]
+        for place, image in enumerate(rows_of_bytes, first):
             self._allocator.current_sample_id = place
             offset, room = malloc(len(image))
             room.data[:] = image

@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 MOST_PIXELS = 100_000_000  # a bomb is refused by its header, before anything is decoded
-SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
-)
 RESIZES = ("squash", "crop", "pad")
 
 _DEEP = {"I;16": 65535, "I;16L": 65535, "I;16B": 65535, "I;16N": 65535, "I": 65535}
@@ -54,7 +51,7 @@ def load(path: str) -> Image.Image:
 
 
 def _reason(error: Exception, path: str) -> str:
-    if isinstance(error, Image.UnidentifiedImageError):
+    if isinstance(error, UnidentifiedImageError):
         return "not a picture that can be read"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).replace(path, "the file").split())[:200]

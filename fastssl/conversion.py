@@ -1,0 +1,138 @@
+"""What the verbs `convert` and `verify` call: the pipeline's offline half, with progress."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from fastssl.errors import ConfigError
+from fastssl.progress import Progress
+from pipelines.convert import Options
+from pipelines.convert import convert as write_store
+from pipelines.convert.place import refuse_filled
+from pipelines.datasets import DATASETS
+from pipelines.sources import Source
+from pipelines.sources.folder import OwnOptions
+from pipelines.sources.opening import open_source
+from pipelines.store import Store, default_place, open_store
+from pipelines.verify import Report
+from pipelines.verify import verify as look
+
+
+def convert(
+    source: str,
+    out: Path | None = None,
+    *,
+    root: Path | None = None,
+    download: bool = False,
+    formats: tuple[str, ...] | None = None,
+    size: int | None = None,
+    resize: str | None = None,
+    quality: int | None = None,
+    workers: int | None = None,
+    unlabeled: Path | None = None,
+    labels: Path | None = None,
+    test: Path | None = None,
+    test_fraction: float | None = None,
+    seed: int = 0,
+    on_error: str = "stop",
+    follow: bool = False,
+    no_extra: bool = False,
+    progress: bool = True,
+) -> Store:
+    """Convert a standard data set or pictures of one's own; return the new store, opened.
+
+    `quality` is JPEG's; 0 stores the pixels themselves. What is None is chosen by the data set.
+    """
+    options = Options(
+        formats=formats,
+        size=size,
+        resize=resize,
+        quality="raw" if quality == 0 else quality,
+        workers=workers,
+        on_error=on_error,
+    )
+    options.check()
+    own = OwnOptions(
+        unlabeled=unlabeled,
+        labels=labels,
+        test=test,
+        test_fraction=test_fraction,
+        seed=seed,
+        follow=follow,
+    )
+    place = _place(source, out)
+    raw = open_source(source, own, root=root, download=download, extra=not no_extra)
+    _tell(raw, progress)
+    options.load()
+    began = time.monotonic()
+    total = sum(split.count for split in raw.splits.values())
+    with _terminated(), Progress(total, f"converting {raw.name}", enabled=progress) as bar:
+        write_store(raw, place, options, advance=bar.advance)
+    store = open_store(place)
+    if progress:
+        print(_summary(store, time.monotonic() - began), file=sys.stderr)
+    return store
+
+
+def _place(source: str, out: Path | None) -> Path:
+    """Return where to write; a place that cannot be is refused before any work."""
+    place = Path(out) if out is not None else default_place(Path(source).stem)
+    folder = Path(source)
+    if source not in DATASETS and folder.is_dir():
+        inside = place.absolute().resolve()
+        if inside == folder.resolve() or folder.resolve() in inside.parents:
+            raise ConfigError(f"{place} lies inside {source}", "give an OUT outside the source")
+    refuse_filled(place)
+    return place
+
+
+def _tell(raw: Source, aloud: bool) -> None:
+    lines = [f"terms of {raw.name}: {raw.terms}"] if raw.terms else []
+    for line in [*lines, *raw.notes] if aloud else ():
+        print(line, file=sys.stderr)
+
+
+def _summary(store: Store, seconds: float) -> str:
+    size = sum(entry["size"] for entry in store.manifest["files"].values())
+    splits = ", ".join(
+        f"{info.count:,} {name} images of {info.width} x {info.height} ({info.encoding})"
+        for name, info in store.splits.items()
+    )
+    skipped = len(store.manifest["skipped"])
+    left_out = f"; {skipped:,} files left out, see dataset.json" if skipped else ""
+    forms = " and ".join(store.formats)
+    return f"{splits}; {forms}, {size / 1e6:,.1f} MB in {seconds:.1f} s{left_out}"
+
+
+@contextmanager
+def _terminated() -> Iterator[None]:
+    """Turn SIGTERM into an exit that cleans up after itself, with code 143."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def verify(store: Path, sample: int | None = None, *, progress: bool = True) -> Report:
+    """Check a store; the report says how many images were looked at and what is wrong."""
+    with Progress(0, f"verifying {store}", enabled=progress) as bar:
+
+        def begin(total: int) -> None:
+            bar.total = total
+
+        return look(Path(store), sample, begin=begin, advance=bar.advance)

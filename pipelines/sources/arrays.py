@@ -1,0 +1,146 @@
+"""Images and labels in a `.npz`, streamed from it: nothing is unpickled, nothing loaded whole."""
+
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.errors import ConfigError, DataError
+from pipelines.sources import ARRAY_CHUNK, Chunk, Labels, Pixels, Source, SourceSplit
+from pipelines.sources.folder import OwnOptions, side_for
+from pipelines.sources.hold_out import fraction, held_out, note
+
+_HINT = (
+    "save it by numpy.savez(FILE, images=..., labels=...): uint8 [n, height, width, 3] and "
+    "n integers (-1: no label) or strings"
+)
+
+
+def source(path: Path, options: OwnOptions) -> Source:
+    """Return the arrays `images`, `labels` and, if they are there, `test_images`, `test_labels`."""
+    if options.unlabeled or options.labels or options.test:
+        raise ConfigError("--unlabeled, --labels and --test go with a folder of pictures", _HINT)
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            known = set(content.files)
+            raw = {name: content[name] for name in known if name.endswith(("labels", "names"))}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read: {error}", _HINT) from None
+    if not {"images", "labels"} <= known:
+        raise DataError(f"{path} holds {', '.join(sorted(known))}", _HINT)
+    names = _names(raw)
+    labels = _numbers(raw["labels"], names)
+    images = _open(path, "images", len(labels))
+    notes: list[str] = []
+    if "test_images" in known and "test_labels" in known:
+        test_labels = _numbers(raw["test_labels"], names)
+        test = _split(_open(path, "test_images", len(test_labels)), test_labels, None)
+        splits = {"train": _split(images, labels, None), "test": test}
+    else:
+        share = fraction(options.test_fraction)
+        chosen = held_out(labels, share, options.seed)
+        splits = {
+            "train": _split(images, labels, ~chosen),
+            "test": _split(images, labels, chosen),
+        }
+        notes += [note(share)] if options.test_fraction is None else []
+    return Source(
+        name=path.stem,
+        class_names=names,
+        splits={name: split for name, split in splits.items() if split.count},
+        resize="crop",
+        notes=notes,
+    )
+
+
+def _names(raw: dict[str, npt.NDArray[Any]]) -> list[str]:
+    if "class_names" in raw:
+        return [str(name) for name in raw["class_names"].reshape(-1)]
+    labels = raw["labels"]
+    if labels.dtype.kind == "U":
+        return sorted({str(label) for label in labels.reshape(-1)} - {""})
+    if labels.dtype.kind not in "iu" or not labels.size:
+        raise DataError(f"labels are {labels.dtype}, {labels.shape}", _HINT)
+    return [str(number) for number in range(int(labels.max()) + 1)]
+
+
+def _numbers(labels: npt.NDArray[Any], names: list[str]) -> Labels:
+    """Return labels as class numbers, -1 for none."""
+    flat = labels.reshape(-1)
+    if flat.dtype.kind == "U":
+        place = {"": -1, **{name: number for number, name in enumerate(names)}}
+        unknown = sorted({str(one) for one in flat} - set(place))
+        if unknown:
+            raise DataError(f"the label {unknown[0]!r} is no class", "look at class_names")
+        return np.array([place[str(one)] for one in flat], np.int64)
+    if flat.dtype.kind not in "iu" or not len(flat) or flat.min() < -1 or flat.max() >= len(names):
+        raise DataError(f"labels are {flat.dtype}, not -1 to {len(names) - 1}", _HINT)
+    return flat.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Images:
+    """An array of images inside a `.npz`."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+
+    def chunks(self) -> Iterator[Pixels]:
+        """Read the images a few at a time, grey ones turned into colour."""
+        one = int(np.prod(self.shape[1:]))
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.name}.npy") as file:
+            _header(file)
+            for start in range(0, self.shape[0], ARRAY_CHUNK):
+                count = min(ARRAY_CHUNK, self.shape[0] - start)
+                data = file.read(count * one)
+                if len(data) != count * one:
+                    raise DataError(f"{self.path} ends within {self.name}", _HINT)
+                images = np.frombuffer(data, np.uint8).reshape(count, *self.shape[1:3], -1)
+                yield np.broadcast_to(images, (*images.shape[:3], 3))
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)  # type: ignore[no-untyped-call]
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)  # type: ignore[no-any-return, no-untyped-call]
+    return np.lib.format.read_array_header_2_0(file)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _open(path: Path, name: str, count: int) -> _Images:
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+        try:
+            shape, fortran, dtype = _header(file)
+        except ValueError as error:
+            raise DataError(f"{path}: {name} cannot be read: {error}", _HINT) from None
+    colored = len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3))
+    if dtype != np.uint8 or fortran or not colored or shape[0] != count or 0 in shape:
+        order = " in Fortran order" if fortran else ""
+        raise DataError(f"{path}: {name} is {dtype} {shape}{order}, for {count} labels", _HINT)
+    return _Images(path, name, shape)
+
+
+def _split(images: _Images, labels: Labels, chosen: Labels | None) -> SourceSplit:
+    height, width = images.shape[1:3]
+    chosen = np.ones(len(labels), bool) if chosen is None else chosen
+    size = side_for([(width, height)])
+    return SourceSplit(
+        int(chosen.sum()),
+        size,
+        lambda: _chunks(images, labels, chosen),
+        kept=width == height == size,
+    )
+
+
+def _chunks(images: _Images, labels: Labels, chosen: Labels) -> Iterator[Chunk]:
+    start = 0
+    for part in images.chunks():
+        places = start + np.flatnonzero(chosen[start : start + len(part)])
+        if len(places):
+            paths = [f"{images.path.name}:{images.name}:{place}" for place in places]
+            yield Chunk(labels[places], paths, images=np.ascontiguousarray(part[places - start]))
+        start += len(part)

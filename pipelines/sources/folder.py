@@ -1,0 +1,196 @@
+"""A folder of one's own pictures: class folders, or a list of labels, and some without a label."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from pipelines.errors import ConfigError, DataError
+from pipelines.index import escape
+from pipelines.sources import Labels, Skipped, Source, SourceSplit, file_chunks
+from pipelines.sources.hold_out import fraction, held_out, note
+from pipelines.sources.label_file import read_labels
+from pipelines.sources.scan import Scan
+
+SIDES = (32, 48, 64, 96, 128, 160, 192, 224)
+PROBED = 32  # pictures whose headers suggest a size
+_SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "unlabeled"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnOptions:
+    """What a user may say of their own data."""
+
+    unlabeled: Path | None = None
+    labels: Path | None = None
+    test: Path | None = None
+    test_fraction: float | None = None
+    seed: int = 0
+    follow: bool = False
+
+
+@dataclass
+class _Pictures:
+    """Files with their labels, in the order they will be stored."""
+
+    files: list[str] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+
+    def add(self, files: Sequence[str], label: int) -> None:
+        self.files.extend(files)
+        self.labels.extend([label] * len(files))
+
+
+def source(folder: Path, options: OwnOptions) -> Source:
+    """Return the pictures under a folder."""
+    if options.test is not None and options.test_fraction is not None:
+        raise ConfigError("--test and --test-fraction both say what to test on", "give one")
+    share = 0.0 if options.test is not None else fraction(options.test_fraction)
+    folder = folder.absolute()
+    skipped: list[Skipped] = []
+    notes: list[str] = []
+    scan = Scan(folder, options.follow, skipped)
+    if options.labels is not None:
+        names, train = _listed(scan, options.labels)
+    else:
+        names, train = _class_folders(scan, notes)
+    if options.unlabeled is not None:
+        train.add(list(_scan(options.unlabeled, options.follow, skipped).pictures()), -1)
+    labels = np.array(train.labels, np.int64)
+    test = held_out(labels, share, options.seed)
+    size = suggested_size(train.files)
+    splits = {
+        "train": _split(train.files, labels, ~test, size),
+        "test": _split(train.files, labels, test, size),
+    }
+    if options.test is not None:
+        splits["test"] = _test_folder(options, names, skipped, size)
+    elif options.test_fraction is None:
+        notes.append(note(share))
+    if skipped:
+        notes.append(f"{len(skipped)} links leave the folder and were passed by; --follow")
+    return Source(
+        name=folder.name or "own",
+        class_names=names,
+        splits={name: split for name, split in splits.items() if split.count},
+        resize="crop",
+        skipped=skipped,
+        notes=notes,
+    )
+
+
+def _scan(folder: Path, follow: bool, skipped: list[Skipped]) -> Scan:
+    folder = folder.absolute()
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}", "look at its name")
+    return Scan(folder, follow, skipped)
+
+
+def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], _Pictures]:
+    """Take every folder for a class."""
+    folders = scan.folders()
+    names = [path.name for path in folders]
+    if folders and {name.lower() for name in names} <= _SPLITS:
+        raise DataError(
+            f"{scan.root} holds {', '.join(names)}: splits, not classes",
+            f"fastssl convert {folders[-1]} OUT --test DIR --unlabeled DIR",
+        )
+    loose = scan.loose()
+    if loose:
+        raise DataError(
+            f"{escape(loose[0])} and {len(loose) - 1:,} more pictures lie outside class folders",
+            "put them in a folder each class, or list them with --labels FILE.csv",
+        )
+    pictures = _Pictures()
+    kept: list[str] = []
+    for path in folders:
+        files = list(scan.pictures(path))
+        if files:
+            pictures.add(files, len(kept))
+            kept.append(path.name)
+        else:
+            notes.append(f"left out: the folder {escape(path.name)} holds no picture")
+    if len(kept) < 2:
+        raise DataError(
+            f"{scan.root} holds {len(kept)} class folders with pictures; two or more are wanted",
+            "put the pictures of each class in a folder of its own, or give --labels FILE.csv",
+        )
+    return kept, pictures
+
+
+def _listed(scan: Scan, file: Path) -> tuple[list[str], _Pictures]:
+    """Take labels from a list; a picture that is not in it has none. Labelled ones come first."""
+    wanted = read_labels(file)
+    known = {os.path.relpath(path, scan.root): path for path in scan.pictures()}
+    lost = [path for path in wanted if path not in known]
+    if lost:
+        shown = "".join(f"\n    {escape(path)}" for path in lost[:10])
+        raise DataError(
+            f"{file} lists {len(lost):,} pictures that are not under {scan.root}:{shown}",
+            "write paths relative to that folder",
+        )
+    names = sorted(set(wanted.values()), key=_numbers_first)
+    place = {name: number for number, name in enumerate(names)}
+    pictures = _Pictures()
+    for path, whole in known.items():
+        if path in wanted:
+            pictures.add([whole], place[wanted[path]])
+    pictures.add([whole for path, whole in known.items() if path not in wanted], -1)
+    return names, pictures
+
+
+def _numbers_first(name: str) -> tuple[int, int, str]:
+    return (0, int(name), name) if name.isdecimal() else (1, 0, name)
+
+
+def _test_folder(
+    options: OwnOptions, names: list[str], skipped: list[Skipped], size: int
+) -> SourceSplit:
+    assert options.test is not None
+    scan = _scan(options.test, options.follow, skipped)
+    place = {name: number for number, name in enumerate(names)}
+    pictures = _Pictures()
+    for path in scan.folders():
+        files = list(scan.pictures(path))
+        if files and path.name not in place:
+            raise DataError(
+                f"{path} is a class that the training pictures do not have",
+                f"the classes are: {', '.join(map(escape, names[:20]))}",
+            )
+        pictures.add(files, place.get(path.name, -1))
+    if not pictures.files:
+        raise DataError(f"{scan.root} holds no class folders with pictures", "look at --test")
+    labels = np.array(pictures.labels, np.int64)
+    return _split(pictures.files, labels, np.ones(len(labels), bool), size)
+
+
+def _split(files: Sequence[str], labels: Labels, chosen: Labels, size: int) -> SourceSplit:
+    part = [files[place] for place in np.flatnonzero(chosen).tolist()]
+    its_labels = labels[chosen]
+    return SourceSplit(len(part), size, lambda: file_chunks(part, its_labels, part))
+
+
+def suggested_size(files: Sequence[str]) -> int:
+    """Suggest a side: the common one of square pictures, else one that most of them fill."""
+    sizes = []
+    for path in files[:: max(len(files) // PROBED, 1)]:
+        try:
+            with Image.open(path) as picture:
+                sizes.append(picture.size)
+        except Exception:  # bad pictures are told of when they are converted
+            continue
+    return side_for(sizes)
+
+
+def side_for(sizes: Sequence[tuple[int, int]]) -> int:
+    """Suggest a side for pictures of these sizes."""
+    if not sizes:
+        return SIDES[0]
+    width, height = sizes[0]
+    if width == height and set(sizes) == {(width, height)} and 4 <= width <= 256:
+        return width
+    median = sorted(min(size) for size in sizes)[len(sizes) // 2]
+    return max((side for side in SIDES if side <= median), default=SIDES[0])

@@ -1,0 +1,120 @@
+"""ImageNet from ILSVRC's folders: `train/nXXXXXXXX/`, and `val/` as folders or flat."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pipelines.datasets import DATASETS
+from pipelines.errors import DataError
+from pipelines.sources import Skipped, Source, SourceSplit, file_chunks, standard
+from pipelines.sources.checksums import PAGES
+from pipelines.sources.scan import Scan
+
+DEVKIT = "ILSVRC2012_devkit_t12"
+_WNID = re.compile(r"n\d{8}")
+_FLAT = re.compile(r"ILSVRC2012_val_(\d{8})\.jpe?g", re.IGNORECASE)
+
+
+def source(root: Path, *, follow: bool = False) -> Source:
+    """Return the classes found under `train`, a thousand of them or a part."""
+    base = _base(root)
+    skipped: list[Skipped] = []
+    train = _classes(base / "train", follow, skipped)
+    if not train:
+        raise _missing(base / "train")
+    names = sorted(train)
+    validation = _classes(base / "val", follow, skipped)
+    if not validation:
+        validation = _flat(base, follow, skipped)
+    strangers = sorted(set(validation) - set(names))
+    if strangers:
+        raise DataError(
+            f"val holds classes that train does not: {', '.join(strangers[:10])}",
+            "give both the same classes",
+        )
+    entry = DATASETS["imagenet"]
+    notes = [] if len(names) == entry.classes else [f"{len(names)} classes, not {entry.classes:,}"]
+    splits = {
+        "train": _split(base, names, train, entry.train_size),
+        "test": _split(base, names, validation, entry.test_size),
+    }
+    made = standard("imagenet", names, splits, notes)
+    made.skipped.extend(skipped)
+    return made
+
+
+def _base(root: Path) -> Path:
+    for base in (root, root / "imagenet", root / "ILSVRC", root / "ILSVRC/Data/CLS-LOC"):
+        if (base / "train").is_dir():
+            return base
+    return root
+
+
+def _missing(path: Path) -> DataError:
+    return DataError(
+        f"{path} is missing, or holds no folder named like n01440764",
+        f"get ILSVRC 2012 from {PAGES['imagenet']}, unpack it and say where with --root",
+    )
+
+
+def _classes(folder: Path, follow: bool, skipped: list[Skipped]) -> dict[str, list[str]]:
+    if not folder.is_dir():
+        return {}
+    scan = Scan(folder, follow, skipped)
+    return {
+        path.name: list(scan.pictures(path))
+        for path in scan.folders()
+        if _WNID.fullmatch(path.name)
+    }
+
+
+def _flat(base: Path, follow: bool, skipped: list[Skipped]) -> dict[str, list[str]]:
+    """Sort the pictures of a flat `val` into classes, by the devkit's ground truth."""
+    pictures = Scan(base / "val", follow, skipped).loose() if (base / "val").is_dir() else []
+    numbered = [(path, _FLAT.fullmatch(Path(path).name)) for path in pictures]
+    if not numbered:
+        raise _missing(base / "val")
+    truth = _ground_truth(base)
+    classes: dict[str, list[str]] = {}
+    for path, match in numbered:
+        number = int(match.group(1)) if match else 0
+        if not 1 <= number <= len(truth):
+            raise DataError(
+                f"{path} has no line in the ground truth", "give val the names ILSVRC gives it"
+            )
+        classes.setdefault(truth[number - 1], []).append(path)
+    return classes
+
+
+def _ground_truth(base: Path) -> list[str]:
+    """Return the class of every picture of `val`, by its number."""
+    from scipy.io import loadmat
+
+    for folder in (base / DEVKIT, base.parent / DEVKIT, base):
+        truth, meta = (
+            folder / "data/ILSVRC2012_validation_ground_truth.txt",
+            folder / "data/meta.mat",
+        )
+        if truth.is_file() and meta.is_file():
+            break
+    else:
+        raise DataError(
+            f"val is flat, and its ground truth is missing: {base / DEVKIT}",
+            f"get {DEVKIT}.tar.gz from {PAGES['imagenet']} and unpack it there",
+        )
+    synsets = loadmat(meta, squeeze_me=True)["synsets"]
+    wnids = {int(one["ILSVRC2012_ID"]): str(one["WNID"]) for one in np.atleast_1d(synsets)}
+    return [wnids[int(line)] for line in truth.read_text().split()]
+
+
+def _split(
+    base: Path, names: Sequence[str], classes: dict[str, list[str]], size: int
+) -> SourceSplit:
+    files = [path for name in names for path in classes.get(name, [])]
+    counts = [len(classes.get(name, [])) for name in names]
+    labels = np.repeat(np.arange(len(names)), counts)
+    cut = len(str(base)) + 1
+    paths = [path[cut:] for path in files]
+    return SourceSplit(len(files), size, lambda: file_chunks(files, labels, paths))

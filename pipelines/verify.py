@@ -1,0 +1,134 @@
+"""Looking for damage in a store: checksums, and every image decoded."""
+
+import io
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from pipelines import index, manifest
+from pipelines.convert.pool import cores
+from pipelines.errors import ConfigError, DataError
+from pipelines.index import escape
+from pipelines.store import Store, open_store, read_manifest
+
+CHUNK = 256
+MOST_TOLD = 50
+
+
+@dataclass
+class Report:
+    """What was looked at, and what is wrong with it."""
+
+    images: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def verify(
+    path: Path,
+    sample: int | None = None,
+    *,
+    begin: Callable[[int], None] = lambda count: None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Report:
+    """Check sizes and checksums of all files, then decode the images, or a sample of them."""
+    if sample is not None and sample < 1:
+        raise ConfigError(f"a sample of {sample} images shows nothing", "take at least 1")
+    report = Report()
+    try:
+        content, _ = read_manifest(path)
+    except DataError as error:
+        if not (path / manifest.NAME).exists():
+            raise
+        report.problems.append(error.what)
+        return report
+    with ThreadPoolExecutor(cores()) as threads:
+        files = content["files"].items()
+        found = threads.map(lambda item: _file_problem(path / item[0], item[1]), files)
+        report.problems += [problem for problem in found if problem]
+        if report.problems:
+            return report
+        store = open_store(path)
+        report.problems += _index_problems(store)
+        work = list(_work(store, sample))
+        begin(sum(len(places) for _, places in work))
+        for problems, count in threads.map(lambda task: _look(store, *task), work):
+            report.images += count
+            report.problems += problems
+            advance(count)
+    hidden = len(report.problems) - MOST_TOLD
+    if hidden > 0:
+        report.problems[MOST_TOLD:] = [f"and {hidden:,} more"]
+    return report
+
+
+def _file_problem(path: Path, entry: dict[str, Any]) -> str | None:
+    try:
+        size = path.stat().st_size
+        if size != entry["size"]:
+            return f"{path.name}: {size:,} bytes, not {entry['size']:,}"
+        if manifest.digest(path) != entry["sha256"]:
+            return f"{path.name}: its SHA-256 is not the one in {manifest.NAME}"
+    except OSError as error:
+        return f"{path.name}: {error.strerror}"
+    return None
+
+
+def _index_problems(store: Store) -> list[str]:
+    """Compare `index.csv` with the labels of the images."""
+    labels = {split: store.labels(split) for split in store.splits}
+    seen = dict.fromkeys(labels, 0)
+    for place, split, label, _ in index.read_rows(store.path / index.NAME):
+        if place != seen[split] or label != labels[split][place]:
+            return [f"{index.NAME}: image {place} of {split} is not as in {split}.npy"]
+        seen[split] += 1
+    return [
+        f"{index.NAME}: {seen[split]:,} images of {split}, not {info.count:,}"
+        for split, info in store.splits.items()
+        if seen[split] != info.count or len(labels[split]) != info.count
+    ]
+
+
+def _work(store: Store, sample: int | None) -> Iterator[tuple[str, list[int]]]:
+    """Cut the images to look at into tasks."""
+    total = sum(info.count for info in store.splits.values())
+    random = np.random.default_rng(0)
+    for split, info in store.splits.items():
+        places = np.arange(info.count)
+        if sample is not None and sample < total:
+            share = max(round(sample * info.count / total), 1)
+            places = np.sort(random.permutation(info.count)[:share])
+        for start in range(0, len(places), CHUNK):
+            yield split, places[start : start + CHUNK].tolist()
+
+
+def _look(store: Store, split: str, places: list[int]) -> tuple[list[str], int]:
+    problems = []
+    for place in places:
+        why = _image_problem(store, split, place)
+        if why:
+            source = escape(store.source_paths(split)[place])
+            problems.append(f"{split} image {place} ({source}): {why}")
+    return problems, len(places)
+
+
+def _image_problem(store: Store, split: str, place: int) -> str | None:
+    info = store.splits[split]
+    data = store.encoded(split, place)
+    if len(store.formats) > 1 and data != store.encoded(split, place, form="ffcv"):
+        return "its bytes differ between the tar and the .beton"
+    if info.encoding == "raw":
+        wanted = info.height * info.width * 3
+        return None if len(data) == wanted else f"{len(data)} bytes, not {wanted}"
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            picture.load()
+            if (picture.size, picture.mode) == ((info.width, info.height), "RGB"):
+                return None
+            return f"{picture.mode} of {picture.size[0]} x {picture.size[1]} pixels"
+    except Exception as error:  # a decoder may raise anything
+        return f"cannot be decoded: {error}"
