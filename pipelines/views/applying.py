@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -78,20 +79,21 @@ def apply_op(name: str, image: Array, magnitude: float, kernel: str = "cpu") -> 
     rows[0, HEAD] = code
     rows[0, HEAD + 1 :] = parameters(code, float(magnitude), size)
     # With mean 0 and std 1/255 a normalised value is the byte itself.
-    plain: dict[str, Triple] = {"mean": (0.0, 0.0, 0.0), "std": (1 / 255, 1 / 255, 1 / 255)}
+    mean, std = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)
     if kernel == "cpu":
-        made = apply(image[None], [rows], [recipe], **plain)[0][0]
+        made = apply(image[None], [rows], [recipe], mean=mean, std=std)[0][0]
     elif kernel == "torch":
         import torch
 
         from pipelines.views import kernel_torch
 
         batch = torch.from_numpy(np.array(image[None]))
-        view = kernel_torch.apply(batch, [torch.from_numpy(rows)], [recipe], **plain)[0][0]
+        view = kernel_torch.apply(batch, [torch.from_numpy(rows)], [recipe], mean, std)[0][0]
         made = view.permute(1, 2, 0).numpy()
     else:
         raise ConfigError(f"no kernel is named {kernel!r}", "take one of: cpu, torch")
-    return np.rint(made).astype(np.uint8)
+    levels: Array = np.rint(made).astype(np.uint8)
+    return levels
 
 
 @cache
@@ -100,6 +102,7 @@ def normalized(mean: Triple, std: Triple) -> Array:
     bytes_ = np.arange(256, dtype=np.float32) / np.float32(255)
     shifted = bytes_ - np.asarray(mean, np.float32)[:, None]
     table: Array = np.ascontiguousarray(shifted / np.asarray(std, np.float32)[:, None])
+    table.flags.writeable = False  # one table for all who ask
     return table
 
 
@@ -134,7 +137,7 @@ def _in_parallel(work: Any, count: int, threads: int) -> None:
     """Share `count` images among threads in pieces, so that a late thread delays little."""
     pieces = min(4 * threads, max(count // _SMALLEST, 1)) if threads > 1 else 1
     edges = [count * piece // pieces for piece in range(pieces + 1)]
-    bounds = list(zip(edges, edges[1:], strict=False))
+    bounds = list(pairwise(edges))
     if pieces == 1:
         work(bounds[0])
         return

@@ -4,13 +4,14 @@ Philox4x32-10 (Salmon et al., 2011) with the seed as key and (view and stream, s
 counter: any view can be drawn again, alone, on any machine, without the ones before it.
 """
 
+# mypy: disable-error-code="untyped-decorator, no-any-return"
 from __future__ import annotations
 
 import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
 from pipelines.views.ops import (
     BRIGHTNESS,
@@ -119,7 +120,7 @@ def _rotate(degrees: float, seen: Array, out: Array) -> bool:
 @njit
 def _parameters(code: int, magnitude: float, seen: Array, out: Array, bits: Array) -> bool:
     """Do as `ops.parameters` does, or return False where rounding leaves a doubt."""
-    if code == BRIGHTNESS or code == COLOR or code == CONTRAST or code == SHARPNESS:
+    if code in (BRIGHTNESS, COLOR, CONTRAST, SHARPNESS):
         bits[0] = magnitude
         out[0] = bits.view(np.int32)[0]
     elif code == SOLARIZE:
@@ -130,7 +131,7 @@ def _parameters(code: int, magnitude: float, seen: Array, out: Array, bits: Arra
         _fixed(1.0, magnitude, 0.0, 0.0, 1.0, 0.0, out)
     elif code == SHEAR_Y:
         _fixed(1.0, 0.0, 0.0, magnitude, 1.0, 0.0, out)
-    elif code == TRANSLATE_X or code == TRANSLATE_Y:
+    elif code in (TRANSLATE_X, TRANSLATE_Y):
         horizontal = code == TRANSLATE_X
         place = magnitude * (seen[1] if horizontal else seen[0]) + 0.5
         _fixed(1.0, 0.0, 0.0, 0.0, 1.0, 0.0, out)
@@ -157,8 +158,17 @@ def _cutout(row: Array, side: float, x: float, y: float, seen: Array) -> None:
 
 
 @njit(
-    "int64(int32[:,::1], float64[:,::1], float64[:,::1], uint64[::1], uint64[::1], int64[::1],"
-    " int64[::1], int64[::1], bool_[::1])",
+    types.int64(
+        types.int32[:, ::1],
+        types.float64[:, ::1],
+        types.float64[:, ::1],
+        types.uint64[::1],
+        types.uint64[::1],
+        types.Array(types.int64, 1, "C", readonly=True),
+        types.int64[::1],
+        types.int64[::1],
+        types.bool_[::1],
+    ),
     cache=True,
     nogil=True,
 )

@@ -5,6 +5,7 @@ blends, which round as Pillow's do. `fastmath` stays off: a contracted multiply-
 Compiled code is cached on disk by this file's date, so the helpers live here and nowhere else.
 """
 
+# mypy: disable-error-code="untyped-decorator, no-any-return"
 from __future__ import annotations
 
 from typing import Any
@@ -221,7 +222,7 @@ def _posterize(a: Array, mask: int) -> None:
 def _point(a: Array, code: int, p: Array, counts: Array, lut: Array, sums: Array) -> None:
     """Apply, in place, an op that moves no pixel."""
     factor = p[:1].view(np.float32)[0]
-    if code == AUTOCONTRAST or code == EQUALIZE:
+    if code in (AUTOCONTRAST, EQUALIZE):
         _look_up(a, code, counts, lut, sums)
     elif code == BRIGHTNESS:
         _blend_all(a, f32(0), factor)
@@ -302,16 +303,17 @@ def _finish(
             view[3 * x + 2] = blue[src[place + np.uint64(2)]]
 
 
-_IMAGES = types.Array(types.uint8, 4, "C", readonly=True)
+def _given(kind: Any, dimensions: int) -> Any:  # read-only or not: both are taken
+    return types.Array(kind, dimensions, "C", readonly=True)
 
 
 @njit(
     types.void(
-        _IMAGES,
-        types.int32[:, :, ::1],
-        types.int64[:, ::1],
-        types.int64[::1],
-        types.float32[:, ::1],
+        _given(types.uint8, 4),
+        _given(types.int32, 3),
+        _given(types.int64, 2),
+        _given(types.int64, 1),
+        _given(types.float32, 2),
         types.int64,
         types.int64,
     ),

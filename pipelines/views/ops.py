@@ -89,7 +89,7 @@ class Recipe:
         for side, given, wanted in zip(("high", "wide"), size, self.size, strict=True):
             if not 0 < given < LARGEST or self.padding >= given:
                 raise ConfigError(
-                    f"images {given} pixels {side} cannot be padded by reflection of {self.padding}",
+                    f"images {given} pixels {side} cannot be reflected over {self.padding} pixels",
                     f"take a padding below {given}",
                 )
             if wanted > given + 2 * self.padding:
