@@ -16,7 +16,7 @@ from pydantic import Field
 
 from fastssl.algorithms import cpl
 from fastssl.algorithms.base import StepOutput, algorithm
-from fastssl.algorithms.parts import forward, frozen_statistics, hard_loss, ramp
+from fastssl.algorithms.parts import forward, frozen_statistics, hard_loss, losses, ramp
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,8 +59,7 @@ def step(
     return StepOutput(
         loss=labeled_loss + weight * unlabeled_loss,
         metrics={
-            "loss/labeled": labeled_loss.detach(),
-            "loss/unlabeled": unlabeled_loss.detach(),
+            **losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
             "trusted": decision.trusted.mean(),
         },
         tables=cpl.tables(state, decision),

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fastssl.algorithms import cpl
 from fastssl.algorithms.base import StepOutput, algorithm
-from fastssl.algorithms.parts import Forward, soft_loss, three_logits
+from fastssl.algorithms.parts import Forward, losses, soft_loss, three_logits
 from fastssl.algorithms.uda import Annealing, annealed_loss
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def step(
     return StepOutput(
         loss=labeled_loss + config.unlabeled_weight * unlabeled_loss,
         metrics={
-            "loss/labeled": labeled_loss.detach(),
-            "loss/unlabeled": unlabeled_loss.detach(),
+            **losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
             "trusted": decision.trusted.mean(),
         },
         tables=cpl.tables(state, decision),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import Forward, hard_loss, normalized, shares, three_logits
+from fastssl.algorithms.parts import Forward, hard_loss, losses, normalized, shares, three_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,9 +105,7 @@ def step(
         + config.unlabeled_weight * unlabeled_loss
         + config.fairness_weight * fairness,
         metrics={
-            "loss/labeled": labeled_loss.detach(),
-            "loss/unlabeled": unlabeled_loss.detach(),
-            "loss/fairness": fairness.detach(),
+            **losses(labeled=labeled_loss, unlabeled=unlabeled_loss, fairness=fairness),
             "trusted": trusted.mean(),
         },
         tables={"thresholds": thresholds},

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import forward, frozen_statistics, ramp, square_loss
+from fastssl.algorithms.parts import forward, frozen_statistics, losses, ramp, square_loss
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,8 +65,5 @@ def step(
     weight = config.unlabeled_weight * ramp(progress, config.ramp)
     return StepOutput(
         loss=labeled_loss + weight * unlabeled_loss,
-        metrics={
-            "loss/labeled": labeled_loss.detach(),
-            "loss/unlabeled": unlabeled_loss.detach(),
-        },
+        metrics=losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
     )

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
 from fastssl.algorithms.mixing import forward_chunks, mix, shared_mean
-from fastssl.algorithms.parts import forward, frozen_statistics, ramp, sharpen
+from fastssl.algorithms.parts import forward, frozen_statistics, losses, ramp, sharpen
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,10 +81,7 @@ def step(
     weight = config.unlabeled_weight * ramp(progress, config.ramp)
     return StepOutput(
         loss=labeled_loss + weight * unlabeled_loss,
-        metrics={
-            "loss/labeled": labeled_loss.detach(),
-            "loss/unlabeled": unlabeled_loss.detach(),
-        },
+        metrics=losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
         guess=guesses.argmax(dim=1),
         trusted=guesses.new_ones(len(guesses)),
     )

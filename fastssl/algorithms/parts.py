@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -131,3 +131,19 @@ def normalized(values: Tensor, histogram: Tensor) -> Tensor:
     filled = histogram > 0
     ratio = torch.where(filled, values / torch.where(filled, histogram, 1), 0)
     return ratio / ratio.sum().clamp_min(1e-12)
+
+
+def gradient(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """Differentiate by the argument alone; the compiler traces the functional form only."""
+    import torch
+
+    if torch.compiler.is_compiling():
+        functional: Tensor = torch.func.grad(function)(at)
+        return functional.detach()  # a gradient of it by the parameters is not wanted
+    leaf = at.detach().requires_grad_()
+    return torch.autograd.grad(function(leaf), leaf)[0]
+
+
+def losses(**terms: Tensor) -> dict[str, Tensor]:
+    """Name the terms of a loss for the record, without their graph."""
+    return {f"loss/{name}": term.detach() for name, term in terms.items()}

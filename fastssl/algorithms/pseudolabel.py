@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import forward, frozen_statistics, hard_loss, ramp
+from fastssl.algorithms.parts import forward, frozen_statistics, hard_loss, losses, ramp
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,8 +68,7 @@ def step(
     return StepOutput(
         loss=labeled_loss + weight * unlabeled_loss,
         metrics={
-            "loss/labeled": labeled_loss.detach(),
-            "loss/unlabeled": unlabeled_loss.detach(),
+            **losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
             "trusted": trusted.mean(),
         },
         guess=guess,

@@ -17,19 +17,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from fastssl.algorithms import random
-from fastssl.algorithms.base import Settings, StepOutput, algorithm
+from fastssl.algorithms import parts, random
+from fastssl.algorithms.base import StepOutput, algorithm
 from fastssl.algorithms.mixing import forward_chunks, mix, rotate, shared_mean
-from fastssl.algorithms.parts import (
-    align,
-    average,
-    forward,
-    frozen_statistics,
-    full,
-    ramp,
-    sharpen,
-    soft_loss,
-)
+from fastssl.algorithms.mixmatch import MixMatchSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,17 +30,11 @@ if TYPE_CHECKING:
     from pipelines.batch import Batch
 
 
-class ReMixMatchSettings(Settings):
+class ReMixMatchSettings(MixMatchSettings):
     """Settings of ReMixMatch."""
-
-    temperature: float = Field(0.5, gt=0)
-    """Sharpening of the guesses (T)."""
 
     alpha: float = Field(0.75, gt=0)
     """Shape of the Beta distribution of mixing weights."""
-
-    per_sample: bool = False
-    """Draw a mixing weight for each image, as the paper, instead of one a batch."""
 
     unlabeled_weight: float = Field(1.5, ge=0)
     """Weight of the loss of mixed unlabelled images after the ramp."""
@@ -94,10 +79,8 @@ def step(
     import torch.nn.functional as F
 
     weak, strong, other = (batch.views[name] for name in ("weak", "strong", "other"))
-    with torch.no_grad(), frozen_statistics(nets.student):
-        answer = forward(nets.student, weak)[0].softmax(dim=1)
-        predicted = average(state["predicted"], ranks.mean(answer.mean(dim=0)), config.decay)
-        guesses = sharpen(align(answer, predicted, state["wanted"]), config.temperature)
+    with torch.no_grad(), parts.frozen_statistics(nets.student):
+        guesses = guess(parts.forward(nets.student, weak)[0], state, config, ranks)
         labels = F.one_hot(batch.labels, guesses.shape[1]).to(guesses.dtype)
         mixed = mix(
             [batch.images, strong, other, weak],
@@ -107,28 +90,32 @@ def step(
             alpha=config.alpha,
             per_sample=config.per_sample,
         )
-        turns = random.choice(batch.key, 100, len(strong), 4, offset=ranks.rank * len(strong))
+        turns = random.choice(batch.key, 100, len(weak), 4, offset=ranks.rank * len(weak))
     logits = forward_chunks(nets.student, mixed.images)
-    with frozen_statistics(nets.student):
-        (anchored,) = forward(nets.student, strong)
-        rotated = full(nets.student(rotate(strong, turns), heads=True)["rotation"])
+    with parts.frozen_statistics(nets.student):
+        (anchored,) = parts.forward(nets.student, strong)
+        rotated = parts.full(nets.student(rotate(strong, turns), heads=True)["rotation"])
     entropies = -(mixed.targets * logits.log_softmax(dim=1)).sum(dim=1)
     labeled_loss = shared_mean(entropies, mixed.labeled, len(batch.images))
     mixed_loss = shared_mean(entropies, 1 - mixed.labeled, 3 * len(weak))
-    strong_loss = soft_loss(anchored, guesses)
+    strong_loss = parts.soft_loss(anchored, guesses)
     rotation_loss = F.cross_entropy(rotated, turns)
-    risen = ramp(progress, config.ramp)
+    risen = parts.ramp(progress, config.ramp)
     return StepOutput(
         loss=labeled_loss
         + risen * config.unlabeled_weight * mixed_loss
         + risen * config.strong_weight * strong_loss
         + config.rotation_weight * rotation_loss,
-        metrics={
-            "loss/labeled": labeled_loss.detach(),
-            "loss/unlabeled": mixed_loss.detach(),
-            "loss/strong": strong_loss.detach(),
-            "loss/rotation": rotation_loss.detach(),
-        },
+        metrics=parts.losses(
+            labeled=labeled_loss, unlabeled=mixed_loss, strong=strong_loss, rotation=rotation_loss
+        ),
         guess=guesses.argmax(dim=1),
         trusted=guesses.new_ones(len(guesses)),
     )
+
+
+def guess(logits: Tensor, state: State, config: ReMixMatchSettings, ranks: Ranks) -> Tensor:
+    """Align predictions to the labelled class shares, then sharpen them."""
+    answer = logits.softmax(dim=1)
+    predicted = parts.average(state["predicted"], ranks.mean(answer.mean(dim=0)), config.decay)
+    return parts.sharpen(parts.align(answer, predicted, state["wanted"]), config.temperature)

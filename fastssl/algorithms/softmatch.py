@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import Forward, align, average, hard_loss, three_logits
+from fastssl.algorithms.parts import Forward, align, average, hard_loss, losses, three_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,8 +92,7 @@ def step(
     return StepOutput(
         loss=labeled_loss + config.unlabeled_weight * unlabeled_loss,
         metrics={
-            "loss/labeled": labeled_loss.detach(),
-            "loss/unlabeled": unlabeled_loss.detach(),
+            **losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
             "trusted": trusted.mean(),
         },
         guess=guess,

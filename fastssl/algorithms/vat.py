@@ -20,7 +20,7 @@ from pydantic import Field
 
 from fastssl.algorithms import random
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import forward, frozen_statistics, ramp, soft_loss
+from fastssl.algorithms.parts import forward, frozen_statistics, gradient, losses, ramp, soft_loss
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -77,11 +77,7 @@ def step(
     weight = config.unlabeled_weight * ramp(progress, config.ramp)
     return StepOutput(
         loss=labeled_loss + weight * divergence + config.entropy_weight * entropy,
-        metrics={
-            "loss/labeled": labeled_loss.detach(),
-            "loss/unlabeled": divergence.detach(),
-            "loss/entropy": entropy.detach(),
-        },
+        metrics=losses(labeled=labeled_loss, unlabeled=divergence, entropy=entropy),
     )
 
 
@@ -93,17 +89,19 @@ def adversarial(
 
     count = images.numel()
     noise = random.normal(key, 0, count, offset=ranks.rank * count)
-    direction = unit(noise.view(images.shape).to(images))
+    direction = unit(noise.view(images.shape).to(images, memory_format=torch.channels_last))
     half = torch.is_autocast_enabled(images.device.type)
     with torch.autocast(images.device.type, enabled=False), torch.enable_grad():
         if half:
             with torch.no_grad():  # what the probe changes must not drown in half precision
                 (clean,) = forward(model, images)
+        target = clean.softmax(dim=1)
+
+        def change(probe: Tensor) -> Tensor:  # has the gradient of the divergence
+            return soft_loss(forward(model, images + probe)[0], target)
+
         for _ in range(config.iterations):
-            probe = (config.probe * direction).requires_grad_()
-            (moved,) = forward(model, images + probe)
-            divergence = soft_loss(moved, clean.softmax(dim=1))  # its gradient is that of KL
-            direction = unit(torch.autograd.grad(divergence, probe)[0])
+            direction = unit(gradient(change, config.probe * direction))
     return config.radius * direction
 
 
