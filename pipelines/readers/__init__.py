@@ -11,13 +11,12 @@ import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.errors import ConfigError, DataError
+from pipelines.errors import ConfigError
 from pipelines.registry import Registry
 
 if TYPE_CHECKING:
@@ -55,14 +54,6 @@ class Reader(ABC):
 
     def close(self) -> None:  # noqa: B027  (most readers hold nothing that needs it)
         """Let go of files, threads and memory."""
-
-
-def damaged_image(file: Path, split: str, index: int) -> DataError:
-    """Return the error that names a damaged image."""
-    return DataError(
-        f"image {index} of split {split} is damaged in {file}",
-        "restore the store from a copy, or convert the data set again",
-    )
 
 
 @dataclass(frozen=True)

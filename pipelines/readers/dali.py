@@ -6,9 +6,7 @@ inverse DCT is asked for, which is what FFCV uses: both readers then give the sa
 
 from __future__ import annotations
 
-import io
 import itertools
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +14,10 @@ import numpy as np
 from nvidia.dali import fn, types
 from nvidia.dali.backend import TensorListCPU
 from nvidia.dali.pipeline import Pipeline
-from PIL import Image
 
 from pipelines.errors import DataError
-from pipelines.readers import Indices, Pixels, Reader, damaged_image
+from pipelines.readers import Indices, Pixels, Reader
+from pipelines.readers.stored import FIX, Stored
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,9 +32,7 @@ class DaliReader(Reader):
 
     def __init__(self, store: Store, split: str, *, threads: int = 1, device: str = "cpu") -> None:
         super().__init__(store, split, threads=threads, device=device)
-        self.paths = store.shards(split)
-        self._maps = [np.memmap(path, dtype=np.uint8, mode="r") for path in self.paths]
-        self._where = store.locations(split)
+        self._stored = Stored(store, split, "dali")
         self.raw = store.splits[split].encoding == "raw"
 
     def stream(self, plan: Iterable[Indices]) -> Iterator[Pixels | Tensor]:
@@ -48,34 +44,19 @@ class DaliReader(Reader):
                 yield from (np.empty((0, *self.shape), dtype=np.uint8) for _ in same)
 
     def _run(self, size: int, plan: Iterator[Indices]) -> Iterator[Pixels | Tensor]:
-        fed: deque[Indices] = deque()
-        pipeline = self._pipeline(size, self._feed(plan, fed))
+        pipeline = self._pipeline(size, self._feed(plan))
         while True:
             try:
                 (images,) = pipeline.run()
             except StopIteration:
                 return
-            except RuntimeError as error:
-                raise self._blame(fed, error) from error
-            fed.popleft()
             yield self._dense(images)
 
-    def _feed(self, plan: Iterator[Indices], fed: deque[Indices]) -> Iterator[list[Pixels]]:
-        """Give DALI the stored bytes, batch by batch, and remember which images they are."""
+    def _feed(self, plan: Iterator[Indices]) -> Iterator[list[Pixels]]:
+        """Give DALI the stored bytes, batch by batch."""
         for indices in plan:
-            fed.append(indices)
-            yield self._stored(indices)
-
-    def _stored(self, indices: Indices) -> list[Pixels]:
-        """Return the stored bytes of images as they lie in the shards, without a copy."""
-        shards = self._where.shard[indices].tolist()
-        starts = self._where.offset[indices].tolist()
-        sizes = self._where.size[indices].tolist()
-        stored = [
-            self._maps[shard][start : start + size]
-            for shard, start, size in zip(shards, starts, sizes, strict=True)
-        ]
-        return [data.reshape(self.shape) for data in stored] if self.raw else stored
+            stored = self._stored.get(indices)
+            yield [data.reshape(self.shape) for data in stored] if self.raw else stored
 
     def _pipeline(self, size: int, source: Iterator[list[Pixels]]) -> Any:
         gpu = None if self.device == "cpu" or self.raw else int(self.device.partition(":")[2] or 0)
@@ -103,26 +84,10 @@ class DaliReader(Reader):
         """Look at DALI's output as one array, without a copy."""
         if not images.is_dense_tensor() or tuple(images.as_tensor().shape()[1:]) != self.shape:
             raise DataError(
-                f"the images of {self.store.path} do not all have the size {self.shape[:2]}",
-                "convert the data set again",
+                f"the images of {self.store.path} do not all have the size {self.shape[:2]}", FIX
             )
         if isinstance(images, TensorListCPU):
             return np.asarray(images.as_tensor())
         import torch.utils.dlpack
 
         return torch.utils.dlpack.from_dlpack(images.as_tensor())
-
-    def _blame(self, fed: Iterable[Indices], error: RuntimeError) -> DataError:
-        """Find the image that DALI could not decode."""
-        for index in itertools.chain.from_iterable(batch.tolist() for batch in fed):
-            try:
-                with Image.open(io.BytesIO(self.store.encoded(self.split, index))) as picture:
-                    picture.load()
-            except OSError:
-                path = self.paths[int(self._where.shard[index])]
-                return damaged_image(path, self.split, index)
-        reason = str(error).strip().splitlines()
-        return DataError(
-            f"DALI cannot read {self.store.path}: {reason[0] if reason else error!r}",
-            "check it with `fastssl verify`, or take another reader",
-        )

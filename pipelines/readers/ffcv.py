@@ -10,25 +10,22 @@ import itertools
 import queue
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
 from pipelines.errors import DataError
 from pipelines.importing import import_ffcv
-from pipelines.readers import Indices, Pixels, Reader, damaged_image
+from pipelines.readers import Indices, Pixels, Reader
+from pipelines.readers.stored import FIX, Stored
 
 import_ffcv()
 
-from ffcv.fields.rgb_image import IMAGE_MODES, SimpleRGBImageDecoder  # noqa: E402
-from ffcv.libffcv import imdecode, memcpy  # noqa: E402
+from ffcv.fields.rgb_image import SimpleRGBImageDecoder  # noqa: E402
 from ffcv.loader import Loader  # noqa: E402
 from ffcv.loader.epoch_iterator import EpochIterator  # noqa: E402
-from ffcv.pipeline.allocation_query import AllocationQuery  # noqa: E402
-from ffcv.pipeline.compiler import Compiler  # noqa: E402
 
 if TYPE_CHECKING:
     from pipelines.store import Store
@@ -37,46 +34,8 @@ AHEAD = 1  # batches decoded before they are asked for
 SEGMENT = 128  # batches handed to one EpochIterator
 
 
-class CheckedDecoder(SimpleRGBImageDecoder):  # type: ignore[misc]
-    """FFCV's decoder, which drops the JPEG library's verdict, with the verdict kept."""
-
-    def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, Any]:
-        """Ask for the images and, beside each, one byte: 0 if it was read whole."""
-        state, images = super().declare_state_and_memory(previous_state)
-        return state, (images, AllocationQuery((1,), np.dtype("<u1")))
-
-    def generate_code(self) -> Callable[..., Any]:
-        """Write the function that FFCV compiles."""
-        mem_read = self.memory_read
-        decode_jpeg, copy = Compiler.compile(imdecode), Compiler.compile(memcpy)
-        jpeg = IMAGE_MODES["jpg"]
-        each = Compiler.get_iterator()
-
-        def decode(batch_indices, memory, metadata, storage_state):  # type: ignore[no-untyped-def]
-            destination, damaged = memory
-            for place in each(len(batch_indices)):
-                field = metadata[batch_indices[place]]
-                stored = mem_read(field["data_ptr"], storage_state)
-                height, width = field["height"], field["width"]
-                out = destination[place]
-                if field["mode"] == jpeg:
-                    verdict = decode_jpeg(
-                        stored, out, height, width, height, width, 0, 0, 1, 1, False, False
-                    )
-                    damaged[place, 0] = verdict != 0
-                elif stored.size == out.size:
-                    copy(stored, out)
-                    damaged[place, 0] = 0
-                else:
-                    damaged[place, 0] = 1
-            return destination[: len(batch_indices)]
-
-        decode.is_parallel = True  # type: ignore[attr-defined]
-        return decode
-
-
 class Segment(EpochIterator):  # type: ignore[misc]
-    """FFCV's iterator over one list of indices, with failures and verdicts passed on."""
+    """FFCV's iterator over one list of indices, with its failures passed on."""
 
     failure: BaseException | None = None
 
@@ -88,14 +47,13 @@ class Segment(EpochIterator):  # type: ignore[misc]
             self.failure = error
             self.output_queue.put(None)
 
-    def take(self) -> tuple[Pixels, npt.NDArray[np.uint8]]:
-        """Return the next batch, and a byte for each image: 0 if it was read whole."""
-        item = self.output_queue.get()
-        if item is None:
-            raise self.failure or EOFError("FFCV ended early")
-        slot, (images,) = item
-        ((_, damaged),) = (m for m in self.memory_allocations["operation"].values() if m)
-        return images, np.asarray(damaged[slot])[: len(images), 0]
+    def take(self) -> Pixels:
+        """Return the next batch."""
+        try:
+            (images,) = next(self)
+        except StopIteration:
+            raise self.failure or EOFError("FFCV ended early") from None
+        return np.asarray(images)
 
     def stop(self) -> None:
         """End the thread, also where it waits to hand over a batch that nobody wants."""
@@ -113,6 +71,7 @@ class FfcvReader(Reader):
     def __init__(self, store: Store, split: str, *, threads: int = 1, device: str = "cpu") -> None:
         super().__init__(store, split, threads=threads, device=device)
         self.path = store.beton(split)
+        self._stored = Stored(store, split, "ffcv")
         self._lock = threading.Lock()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numba's advice on ffcv's code
@@ -129,26 +88,26 @@ class FfcvReader(Reader):
                 num_workers=threads,
                 os_cache=True,
                 batches_ahead=AHEAD,
-                pipelines={"image": [CheckedDecoder()], **others},
+                pipelines={"image": [SimpleRGBImageDecoder()], **others},
             )
         except (OSError, ValueError, AssertionError, TypeError, LookupError) as error:
             raise self._unreadable(str(error)) from error
-        info = self.store.splits[self.split]
         field, memory = loader.reader.metadata["f0"], loader.memory_manager
         place = np.searchsorted(memory.ptrs, field["data_ptr"]).clip(max=len(memory.ptrs) - 1)
-        ends = field["data_ptr"] + memory.sizes[place]
+        records = self.store.records(self.split)
         if (
-            len(field) != info.count
-            or (field["height"] != info.height).any()
-            or (field["width"] != info.width).any()
-            or (memory.ptrs[place] != field["data_ptr"]).any()
-            or ends.max() > self.path.stat().st_size
+            len(field) != len(records)
+            or (field["data_ptr"] != records["beton"]).any()
+            or (memory.ptrs[place] != records["beton"]).any()
+            or (memory.sizes[place] != records["size"]).any()
+            or {*field["height"].tolist()} != {self.shape[0]}
+            or {*field["width"].tolist()} != {self.shape[1]}
         ):
-            raise self._unreadable("its table of images disagrees with dataset.json")
+            raise self._unreadable("its table of images disagrees with the store's")
         return loader
 
     def _unreadable(self, why: str) -> DataError:
-        return DataError(f"cannot read {self.path}: {why}", "convert the data set again")
+        return DataError(f"{self.path} is damaged: {why}", FIX)
 
     def stream(self, plan: Iterable[Indices]) -> Iterator[Pixels]:
         """Yield the images of every entry of the plan; the next one is decoded meanwhile."""
@@ -165,9 +124,8 @@ class FfcvReader(Reader):
             segment = Segment(self._loader, np.concatenate(batches).astype(np.uint64))
         try:
             for indices in batches:
-                images, damaged = segment.take()
-                if damaged.any():
-                    raise damaged_image(self.path, self.split, int(indices[damaged.argmax()]))
+                images = segment.take()
+                self._stored.check(indices)
                 yield images
         finally:
             segment.stop()

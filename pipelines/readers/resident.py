@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from pipelines import manifest
-from pipelines.errors import DataError, ResourceError
-from pipelines.readers import READERS, Indices, Pixels, Reader, damaged_image
+from pipelines.errors import ResourceError
+from pipelines.readers import READERS, Indices, Pixels, Reader
+from pipelines.readers.stored import Stored
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pipelines.store import Store
 
-BLOCK = 256  # images decoded at a time
+BLOCK = 256  # images read at a time
 
 
 class ResidentReader(Reader):
@@ -39,11 +39,11 @@ class ResidentReader(Reader):
             raise ResourceError(
                 f"split {split} of {store.path} does not fit in memory", "take reader=ffcv or dali"
             ) from error
-        self._check_files()
+        stored = Stored(store, split, "dali" if "dali" in store.formats else "ffcv")
         if info.encoding == "raw":
-            self._copy()
+            self._copy(stored)
         else:
-            self._decode()
+            self._decode(stored)
         self._on_device: Tensor | None = None
         if device != "cpu":
             import torch
@@ -83,45 +83,29 @@ class ResidentReader(Reader):
         where = torch.from_numpy(np.ascontiguousarray(indices)).pin_memory()
         return self._on_device.index_select(0, where.to(self.device, non_blocking=True))
 
-    def _check_files(self) -> None:
-        """Compare every file with its checksum: all of it is about to be read anyway."""
-        for path in self.store.files(self.split):
-            if manifest.digest(path) != self.store.manifest["files"][path.name]["sha256"]:
-                raise DataError(
-                    f"{path} is damaged: it does not agree with its checksum in dataset.json",
-                    "restore it from a copy, or convert the data set again",
-                )
+    def _blocks(self) -> list[Indices]:
+        count = len(self._images)
+        return [np.arange(at, min(at + BLOCK, count)) for at in range(0, count, BLOCK)]
 
-    def _copy(self) -> None:
-        where = self.store.locations(self.split)
-        maps = [np.memmap(path, np.uint8, "r") for path in self.store.files(self.split)]
+    def _copy(self, stored: Stored) -> None:
         flat = self._images.reshape(len(self._images), -1)
-        places = zip(where.shard.tolist(), where.offset.tolist(), strict=True)
-        for index, (shard, start) in enumerate(places):
-            flat[index] = maps[shard][start : start + flat.shape[1]]
+        for block in self._blocks():
+            np.stack(stored.get(block), out=flat[block[0] : block[-1] + 1])
 
-    def _decode(self) -> None:
-        blocks = [
-            np.arange(start, min(start + BLOCK, len(self._images)))
-            for start in range(0, len(self._images), BLOCK)
-        ]
+    def _decode(self, stored: Stored) -> None:
         for name in ("dali", "ffcv"):
             kind = READERS[name]
             if kind.installed and kind.format in self.store.formats:
                 other = kind.open(self.store, self.split, threads=self.threads)
-                for block, images in zip(blocks, other.stream(blocks), strict=True):
+                for block, images in zip(self._blocks(), other.stream(self._blocks()), strict=True):
                     self._images[block[0] : block[-1] + 1] = images
                 other.close()
                 return
         with ThreadPoolExecutor(self.threads) as pool:
-            for _ in pool.map(self._decode_one, range(len(self._images))):
-                pass
+            for block in self._blocks():
+                for _ in pool.map(self._decode_one, block.tolist(), stored.get(block)):
+                    pass
 
-    def _decode_one(self, index: int) -> None:
-        try:
-            with Image.open(io.BytesIO(self.store.encoded(self.split, index))) as picture:
-                self._images[index] = np.asarray(picture.convert("RGB"))
-        except (OSError, ValueError) as error:
-            shard = int(self.store.locations(self.split).shard[index])
-            path = self.store.files(self.split)[shard]
-            raise damaged_image(path, self.split, index) from error
+    def _decode_one(self, index: int, data: Pixels) -> None:
+        with Image.open(io.BytesIO(data.tobytes())) as picture:
+            self._images[index] = np.asarray(picture.convert("RGB"))

@@ -1,0 +1,239 @@
+import builtins
+import itertools
+import shutil
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.errors import ConfigError, DataError
+from pipelines.readers import READERS
+from pipelines.store import open_store
+from tests.small_stores import make_store
+
+NAMES = ("resident", "ffcv", "dali")
+INDICES = np.array([5, 5, 95, 0, 7, 31, 31, 2])
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    return {
+        "raw": make_store(folder / "raw"),
+        "jpeg": make_store(folder / "jpeg", size=48, quality=90),
+    }
+
+
+@pytest.fixture(scope="module")
+def opened(stores):
+    """Open every reader on every store once: FFCV compiles for seconds each time."""
+    readers = {
+        (kind, name): READERS[name].open(store, "train", threads=2 if kind == "raw" else 1)
+        for kind, store in stores.items()
+        for name in NAMES
+    }
+    yield readers
+    for reader in readers.values():
+        reader.close()
+
+
+def read(reader, indices):
+    out = np.empty((len(indices), *reader.shape), dtype=np.uint8)
+    reader.read(indices, out)
+    return out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_raw_images_are_exactly_those_asked_for_repeats_included(stores, opened, name):
+    found = read(opened["raw", name], INDICES)
+    wanted = np.stack([stores["raw"].image("train", index) for index in INDICES])
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_all_readers_decode_jpeg_to_the_same_bytes(stores, opened):
+    found = [read(opened["jpeg", name], INDICES) for name in NAMES]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[1], found[2])
+    exact = np.stack([stores["jpeg"].image("train", index) for index in INDICES])
+    assert abs(found[0].astype(int) - exact).max() <= 8  # the fast inverse DCT
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["raw", "jpeg"])
+def test_a_stream_follows_its_plan_through_sizes_and_segments(
+    stores, opened, kind, name, monkeypatch
+):
+    if name == "ffcv":
+        monkeypatch.setattr("pipelines.readers.ffcv.SEGMENT", 3)
+    random = np.random.default_rng(0)
+    plan = [random.integers(0, 96, size) for size in (4, 4, 4, 4, 7, 0, 2, 7)]
+    images = read(opened[kind, "resident"], np.arange(96))
+    count = 0
+    for indices, found in zip(plan, opened[kind, name].stream(iter(plan)), strict=True):
+        np.testing.assert_array_equal(found, images[indices])
+        count += 1
+    assert count == len(plan)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_endless_plan_is_read_only_as_far_as_needed(opened, name):
+    asked = itertools.count()
+    plan = (np.array([next(asked) % 96]) for _ in itertools.count())
+    stream = opened["raw", name].stream(plan)
+    for _ in range(3):
+        next(stream)
+    stream.close()
+    assert next(asked) < 200
+
+
+@pytest.mark.parametrize("name", ["ffcv", "dali"])
+def test_two_streams_of_a_reader_do_not_disturb_each_other(opened, name):
+    reader = opened["raw", name]
+    images = read(opened["raw", "resident"], np.arange(96))
+    large, small = [np.arange(40), np.arange(40, 80)], [np.array([3]), np.array([4])]
+    for wide, narrow, first, second in zip(
+        reader.stream(large), reader.stream(small), large, small, strict=True
+    ):
+        np.testing.assert_array_equal(wide, images[first])
+        np.testing.assert_array_equal(narrow, images[second])
+
+
+def test_a_stream_that_is_left_leaves_no_thread(opened):
+    before = set(threading.enumerate())
+    for batches in (1, 3, 50):  # ended, waiting to hand over its end, and in the middle
+        stream = opened["raw", "ffcv"].stream([np.arange(8)] * batches)
+        next(stream)
+        stream.close()
+    assert set(threading.enumerate()) <= before
+
+
+def test_opening_ffcv_leaves_the_model_s_threads_alone(stores):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        reader = READERS["ffcv"].open(stores["raw"], "test", threads=1)
+        next(iter(reader.stream([np.arange(2)])))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("formats", [("ffcv",), ("dali",)])
+def test_resident_reads_either_format(tmp_path, formats):
+    store = make_store(tmp_path / "one", count=24, formats=formats)
+    other = make_store(tmp_path / "two", count=24)
+    found = read(READERS["resident"].open(store, "train"), np.arange(24))
+    np.testing.assert_array_equal(
+        found, read(READERS["resident"].open(other, "train"), np.arange(24))
+    )
+
+
+def hide(monkeypatch, *packages):
+    """Make packages look as if they were not installed."""
+    for name in list(sys.modules):
+        if name in packages or name.startswith(tuple(f"{package}." for package in packages)):
+            monkeypatch.delitem(sys.modules, name)
+    real_import, real_find = builtins.__import__, READERS["ffcv"].__class__.installed.fget
+
+    def refuse(name, *args, **kwargs):
+        if name.startswith(packages):
+            raise ModuleNotFoundError(name)
+        return real_import(name, *args, **kwargs)
+
+    def installed(kind):
+        return kind.package not in packages and real_find(kind)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setattr("pipelines.readers.Kind.installed", property(installed))
+
+
+@pytest.mark.parametrize(("name", "package"), [("ffcv", "ffcv"), ("dali", "nvidia.dali")])
+def test_a_reader_that_is_not_installed_names_the_pip_command(stores, monkeypatch, name, package):
+    hide(monkeypatch, package)
+    with pytest.raises(ConfigError) as caught:
+        READERS[name].open(stores["raw"], "train")
+    assert caught.value.fix == f"pip install 'fastssl[{name}]'"
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_resident_needs_no_extra(stores, monkeypatch):
+    hide(monkeypatch, "ffcv", "nvidia.dali")
+    for kind in ("raw", "jpeg"):
+        found = read(READERS["resident"].open(stores[kind], "train", threads=2), INDICES)
+        wanted = np.stack([stores[kind].image("train", index) for index in INDICES])
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(("name", "formats"), [("ffcv", ("dali",)), ("dali", ("ffcv",))])
+def test_a_store_without_the_format_says_so(tmp_path, name, formats):
+    store = make_store(tmp_path / "store", count=24, formats=formats)
+    with pytest.raises(ConfigError, match=f"no {name} files"):
+        READERS[name].open(store, "train")
+
+
+def damage(store, tmp_path, index, file, column):
+    """Copy a store and change one bit of one image, leaving every size as it was."""
+    shutil.copytree(store.path, tmp_path / "damaged")
+    place = int(store.records("train")[index][column]) + 700
+    path = tmp_path / "damaged" / file
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    return open_store(tmp_path / "damaged")
+
+
+@pytest.mark.parametrize("kind", ["raw", "jpeg"])
+@pytest.mark.parametrize(
+    ("name", "file", "column"),
+    [("ffcv", "train.beton", "beton"), ("dali", "train-00000.tar", "offset")],
+)
+def test_a_damaged_image_is_named_when_it_is_met(stores, tmp_path, kind, name, file, column):
+    store = damage(stores[kind], tmp_path, 41, file, column)
+    reader = READERS[name].open(store, "train")
+    plan = [np.arange(start, start + 16) for start in range(0, 96, 16)]
+    met = 0
+    with pytest.raises(DataError) as caught:
+        for _ in reader.stream(plan):
+            met += 1
+    assert met <= 2  # image 41 stands in the third batch
+    assert file in caught.value.what and "image 41 of split train" in caught.value.what
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("kind", ["raw", "jpeg"])
+@pytest.mark.parametrize("extras", [True, False])
+def test_resident_finds_any_damage_before_the_first_step(
+    stores, tmp_path, monkeypatch, kind, extras
+):
+    store = damage(stores[kind], tmp_path, 41, "train-00000.tar", "offset")
+    if not extras:
+        hide(monkeypatch, "ffcv", "nvidia.dali")
+    with pytest.raises(DataError, match=r"image 41 of split train is damaged in .*00000.tar"):
+        READERS["resident"].open(store, "train")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_damaged_index_is_refused_when_it_is_opened(stores, tmp_path, name):
+    shutil.copytree(stores["raw"].path, tmp_path / "damaged")
+    path = tmp_path / "damaged" / "train.npy"
+    data = bytearray(path.read_bytes())
+    data[-30] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"train\.npy is damaged"):
+        READERS[name].open(open_store(tmp_path / "damaged"), "train")
+
+
+@pytest.mark.parametrize("field", ["header", "table"])
+def test_a_damaged_beton_is_refused_when_it_is_opened(stores, tmp_path, field):
+    shutil.copytree(stores["raw"].path, tmp_path / "damaged")
+    path = tmp_path / "damaged" / "train.beton"
+    data = bytearray(path.read_bytes())
+    if field == "header":
+        data[0] ^= 0x7F
+    else:
+        data[-16] ^= 0x40  # in the table of allocations at the end
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"train\.beton is damaged"):
+        READERS["ffcv"].open(open_store(tmp_path / "damaged"), "train")
