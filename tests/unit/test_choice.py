@@ -1,0 +1,64 @@
+from types import SimpleNamespace
+
+import pytest
+
+from pipelines import choice
+from pipelines.choice import choose
+from pipelines.errors import ConfigError
+from pipelines.readers import Kind
+
+
+def store(count, encoding="raw", formats=("ffcv", "dali")):
+    info = SimpleNamespace(count=count, height=100, width=100, encoding=encoding)
+    return SimpleNamespace(splits={"train": info}, formats=formats)
+
+
+@pytest.fixture(autouse=True)
+def free(monkeypatch):
+    monkeypatch.setattr(choice, "free_memory", lambda device: 4e9)
+
+
+def test_what_fits_in_a_quarter_of_the_free_memory_is_resident():
+    found = choose(store(30_000), "train")
+    assert found.name == "resident"
+    assert "30,000 images of 100×100 take 900.0 MB of 4.0 GB of free memory" in found.sentence  # noqa: RUF001
+
+
+def test_what_does_not_fit_is_streamed_and_the_sentence_says_why():
+    found = choose(store(40_000), "train")
+    assert found.name == "ffcv" and "streamed from disk" in found.sentence
+
+
+def test_ranks_of_one_machine_share_its_memory():
+    assert choose(store(30_000), "train", ranks=2).name == "ffcv"
+
+
+def test_a_gpu_decodes_jpeg_itself():
+    assert choose(store(40_000, "jpeg"), "train", device="cuda").name == "dali"
+    assert choose(store(40_000, "raw"), "train", device="cuda").name == "ffcv"
+
+
+def test_only_what_is_installed_and_stored_is_chosen(monkeypatch):
+    assert choose(store(40_000, formats=("dali",)), "train").name == "dali"
+    monkeypatch.setattr(Kind, "installed", property(lambda kind: kind.name != "ffcv"))
+    assert choose(store(40_000), "train").name == "dali"
+    monkeypatch.setattr(Kind, "installed", property(lambda kind: kind.name == "resident"))
+    with pytest.raises(ConfigError, match="no streaming reader") as caught:
+        choose(store(40_000), "train")
+    assert "pip install" in caught.value.fix
+
+
+def test_what_was_asked_for_is_taken():
+    assert choose(store(40_000), "train", wanted="resident").name == "resident"
+    assert choose(store(1), "train", wanted="dali").sentence.startswith("dali: as asked for")
+
+
+def test_a_container_s_limit_counts(monkeypatch, tmp_path):
+    monkeypatch.undo()
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(choice, "CGROUP", limit)
+    whole = choice.free_memory("cpu")
+    limit.write_text("max\n")
+    assert choice.free_memory("cpu") == pytest.approx(whole, rel=0.5)
+    limit.write_text("1000000\n")
+    assert choice.free_memory("cpu") == 1e6

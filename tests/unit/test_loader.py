@@ -1,0 +1,262 @@
+import copy
+import threading
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+import pipelines
+from pipelines.errors import ConfigError, DataError
+from pipelines.evaluation import _kept, evaluation
+from pipelines.loader import Loader
+from pipelines.order import Order
+from pipelines.split import Split, make_split
+from pipelines.views import apply, draw, recipes
+from tests.small_stores import make_store
+
+VIEWS = {"weak": "weak", "strong": "strong", "other": "strong"}
+RECIPES = recipes(flip=True, padding=4, size=(32, 32))
+BATCH, UNLABELED = 8, 24
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return make_store(tmp_path_factory.mktemp("loader") / "raw")
+
+
+def open_loader(store, **given):
+    split = make_split(store.labels("train"), store.classes, labels_wanted=8, seed=0)
+    order = Order(1, len(split.labeled), len(split.unlabeled), BATCH, UNLABELED)
+    given = {"views": VIEWS, "recipes": RECIPES, "seed": 1, "reader": "resident"} | given
+    return Loader(store, split, order, **given)
+
+
+def tensors(batch):
+    parts = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "views"}
+    return parts | {f"view {name}": view for name, view in batch.views.items()}
+
+
+def assert_same(one, other):
+    one, other = tensors(one), tensors(other)
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+def steps(loader, first, last):
+    """Iterate, keeping copies: the buffers of a batch go round."""
+    return [copy.deepcopy(batch) for batch in loader.iterate(first, last)]
+
+
+@pytest.fixture(scope="module")
+def reference(store):
+    with open_loader(store) as loader:
+        return [copy.deepcopy(loader.batch(step)) for step in range(7)]
+
+
+def test_a_batch_holds_what_order_and_draw_say(store):
+    with open_loader(store) as loader:
+        batch = loader.batch(5)
+    split, order = loader.split, loader.order
+    labeled, places = split.labeled[order.labeled(5)], order.unlabeled(5)
+    assert batch.labels.tolist() == store.labels("train")[labeled].tolist()
+    assert batch.position.tolist() == batch.everyone.tolist() == places.tolist()
+    common = {"seed": 1, "step": 5, "size": (32, 32)}
+    weak = draw(RECIPES["weak"], stream=0, view=0, slots=np.arange(BATCH), **common)
+    images = np.stack([store.image("train", index) for index in labeled])
+    (wanted,) = apply(images, [weak], [RECIPES["weak"]], mean=store.mean, std=store.std)
+    np.testing.assert_array_equal(batch.images.permute(0, 2, 3, 1), wanted)
+    images = np.stack([store.image("train", index) for index in split.unlabeled[places]])
+    for view, (name, recipe) in enumerate(VIEWS.items()):
+        rows = draw(RECIPES[recipe], stream=1, view=view, slots=np.arange(UNLABELED), **common)
+        (wanted,) = apply(images, [rows], [RECIPES[recipe]], mean=store.mean, std=store.std)
+        np.testing.assert_array_equal(batch.views[name].permute(0, 2, 3, 1), wanted)
+
+
+def test_tensors_are_channels_last_and_of_the_types_that_a_step_expects(reference):
+    batch = reference[0]
+    for images in (batch.images, *batch.views.values()):
+        assert images.dtype == torch.float32 and images.shape[1:] == (3, 32, 32)
+        assert images.is_contiguous(memory_format=torch.channels_last)
+    for numbers in (batch.labels, batch.position, batch.everyone, batch.key):
+        assert numbers.dtype == torch.int64
+    assert list(batch.views) == list(VIEWS) and batch.key.shape == (2,)
+    assert len({tuple(b.key.tolist()) for b in reference}) == len(reference)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("reader", ["resident", "ffcv", "dali"])
+def test_every_reader_gives_the_same_views_also_after_a_resume(store, reference, reader, threads):
+    if reader == "ffcv" and threads == 2:
+        pytest.skip("FFCV compiles for seconds; its threads are tried in test_readers")
+    with open_loader(store, reader=reader, threads=threads) as loader:
+        for found, wanted in zip(steps(loader, 0, 7), reference, strict=True):
+            assert_same(found, wanted)
+        for found, wanted in zip(steps(loader, 4, 7), reference[4:], strict=True):
+            assert_same(found, wanted)
+        assert_same(loader.batch(2), reference[2])
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_slices_of_the_ranks_are_the_whole(store, reference, world):
+    ranks = [open_loader(store, rank=rank, world=world) for rank in range(world)]
+    for step, whole in enumerate(reference[:3]):
+        parts = [tensors(loader.batch(step)) for loader in ranks]
+        for name, wanted in tensors(whole).items():
+            if name in ("key", "everyone"):
+                assert all(torch.equal(part[name], wanted) for part in parts)
+            else:
+                assert torch.equal(torch.cat([part[name] for part in parts]), wanted), name
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused(store):
+    with pytest.raises(ConfigError, match="3 processes cannot share"):
+        open_loader(store, rank=0, world=3)
+
+
+def test_two_views_of_one_recipe_and_an_image_in_both_streams_differ(store):
+    everything = np.arange(96)
+    labels = store.labels("train")
+    split = Split(np.flatnonzero(labels >= 0), everything, everything[:0])
+    order = Order(0, len(split.labeled), 96, 24, 96)
+    with Loader(
+        store, split, order, views={"one": "weak", "two": "weak"}, recipes=RECIPES, seed=0
+    ) as loader:
+        batch = loader.batch(0)
+    assert (batch.views["one"] != batch.views["two"]).any(dim=(1, 2, 3)).float().mean() > 0.9
+    at = {place: slot for slot, place in enumerate(batch.position.tolist())}
+    indices = split.labeled[order.labeled(0)]
+    twins = torch.stack([batch.views["one"][at[index]] for index in indices])
+    assert (batch.images != twins).any(dim=(1, 2, 3)).float().mean() > 0.9
+
+
+def test_an_image_that_stands_twice_in_a_batch_gets_two_views(store):
+    split = Split(np.array([1]), np.arange(96), np.arange(0))
+    with Loader(
+        store, split, Order(0, 1, 96, 16, 16), views=VIEWS, recipes=RECIPES, seed=0
+    ) as loader:
+        images = loader.batch(0).images
+    assert len({image.numpy().tobytes() for image in images}) > 12
+
+
+def test_a_batch_is_whole_until_the_one_after_the_next_is_asked_for(store, reference):
+    with open_loader(store, prefetch=1) as loader:
+        batches = loader.iterate(0, 7)
+        before = next(batches)
+        for step in range(1, 7):
+            batch = next(batches)
+            assert_same(before, reference[step - 1])
+            before = batch
+        addresses = set()
+        for batch in loader.iterate(0, 7):
+            addresses.add(batch.images.data_ptr())
+        assert len(addresses) == 3  # one ahead and two held
+
+
+def test_without_unlabelled_images(store, reference):
+    split = make_split(store.labels("train"), store.classes, labels_wanted=8, seed=0)
+    order = Order(1, 8, 0, BATCH, 0)
+    with Loader(store, split, order, views={}, recipes=RECIPES, seed=1) as loader:
+        (batch,) = loader.iterate(3, 4)
+    assert torch.equal(batch.images, reference[3].images)
+    assert batch.views == {} and len(batch.position) == len(batch.everyone) == 0
+
+
+@pytest.mark.parametrize("reader", ["resident", "dali"])
+def test_an_error_in_the_background_reaches_the_consumer(store, reader, monkeypatch):
+    with open_loader(store, reader=reader) as loader:
+        made = loader._make
+
+        def fail(plan, *rest):
+            if plan.step == 2:
+                raise DataError("image 7 is damaged", "convert again")
+            return made(plan, *rest)
+
+        monkeypatch.setattr(loader, "_make", fail)
+        seen = 0
+        with pytest.raises(DataError, match="image 7"):
+            for _ in loader.iterate(0, 7):
+                seen += 1
+        assert seen == 2
+        assert "loader" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("reader", ["resident", "ffcv", "dali"])
+def test_leaving_early_leaves_no_thread(store, reader):
+    with open_loader(store, reader=reader) as loader:
+        before = set(threading.enumerate())
+        batches = loader.iterate(0, 1000)
+        next(batches)
+        batches.close()
+        assert {t.name for t in set(threading.enumerate()) - before} <= {"views_0", "views_1"}
+        kept = loader.iterate(0, 1000)  # still under way when the loader is closed
+        next(kept)
+    assert {t.name for t in set(threading.enumerate()) - before} <= {"views_0", "views_1"}
+    with pytest.raises(StopIteration):
+        next(kept)
+
+
+def test_waiting_is_counted_and_working_is_not(store, monkeypatch):
+    clock = iter(range(1000))
+    with open_loader(store) as loader:
+        monkeypatch.setattr("pipelines.loader.time.perf_counter", lambda: float(next(clock)))
+        assert len(list(loader.iterate(0, 5))) == 5
+        assert loader.waited == 6.0  # one tick for each batch, and one for the end
+
+
+def test_the_loader_says_which_reader_it_took(store):
+    with open_loader(store, reader="auto") as loader:
+        assert loader.choice.startswith("resident: 96 images of 32×32 take 0.3 MB")  # noqa: RUF001
+    with pytest.raises(ConfigError, match="no reader is named 'fcv'"):
+        open_loader(store, reader="fcv")
+
+
+def test_open_loader_for_outsiders(store, data):
+    with pipelines.open_loader(store, labels=8, batch=4, ratio=2) as loader:
+        batch = next(loader.iterate(0, 1))
+    assert batch.images.shape == (4, 3, 32, 32) and batch.views["strong"].shape == (8, 3, 32, 32)
+    with pipelines.open_loader("digits", labels=40, batch=4, ratio=2) as loader:
+        assert loader.weak.flip is False and loader.weak.padding == 2
+
+
+@pytest.mark.parametrize("reader", ["resident", "ffcv", "dali"])
+def test_evaluation_shows_the_middle_of_every_image_once_and_in_order(store, reader):
+    indices = np.arange(24)[::-1].copy()
+    found = list(evaluation(store, "test", indices, size=(28, 28), reader=reader, batch=10))
+    assert [len(labels) for _, labels in found] == [10, 10, 4]
+    assert torch.cat([labels for _, labels in found]).tolist() == (indices % 4).tolist()
+    images = np.stack([store.image("test", index)[2:30, 2:30] for index in indices])
+    mean, std = torch.tensor(store.mean), torch.tensor(store.std)
+    wanted = (torch.from_numpy(images).float() / 255 - mean) / std
+    assert torch.equal(torch.cat([i for i, _ in found]).permute(0, 2, 3, 1), wanted)
+    assert found[0][0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_evaluations_share_a_reader_and_few_are_kept(store):
+    for _ in range(2):
+        list(evaluation(store, "test", np.arange(4), size=(32, 32)))
+        kept = list(_kept.values())[-1]
+    list(evaluation(store, "test", np.arange(4), size=(32, 32)))
+    assert list(_kept.values())[-1] is kept
+    list(evaluation(store, "train", np.arange(4), size=(32, 32)))
+    list(evaluation(store, "train", np.arange(4), size=(32, 32), threads=2))
+    assert len(_kept) == 2
+
+
+def test_images_that_a_reader_gives_as_tensors_go_through_the_torch_kernel(store, reference):
+    with open_loader(store) as loader:
+        plain = loader.reader.stream
+        loader.reader.stream = lambda plan: (torch.from_numpy(images) for images in plain(plan))
+        for found, wanted in zip(steps(loader, 0, 3), reference[:3], strict=True):
+            assert_same(found, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("reader", ["resident", "ffcv", "dali"])
+def test_batches_on_a_gpu_are_those_of_the_cpu(store, reference, reader):
+    with open_loader(store, reader=reader, device="cuda") as loader:
+        for found, wanted in zip(steps(loader, 0, 7), reference, strict=True):
+            for name, tensor in tensors(found).items():
+                assert torch.equal(tensor.cpu(), tensors(wanted)[name]), name

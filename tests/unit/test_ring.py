@@ -1,0 +1,87 @@
+import threading
+
+import pytest
+
+from pipelines.ring import Ring
+
+
+def counting(numbers, buffers):
+    """Make a ring that writes numbers into one-element lists."""
+
+    def produce(take):
+        for number in numbers:
+            buffer = take()
+            buffer[0] = number
+            yield buffer
+
+    def make():
+        buffers.append([None])
+        return buffers[-1]
+
+    return produce, make
+
+
+def test_items_come_in_order_and_end():
+    buffers = []
+    ring = Ring(*counting(range(10), buffers), ahead=2)
+    assert [item[0] for item in ring] == list(range(10))
+    assert len(buffers) == 4
+    with pytest.raises(StopIteration):
+        next(ring)
+
+
+def test_an_item_is_not_overwritten_before_the_one_after_the_next_is_asked_for():
+    ring = Ring(*counting(range(50), []), ahead=1)
+    before = next(ring)
+    for number in range(1, 50):
+        item = next(ring)
+        assert (before[0], item[0]) == (number - 1, number)
+        before = item
+
+
+def test_the_producer_waits_for_the_consumer():
+    reached = []
+
+    def produce(take):
+        for number in range(100):
+            take()
+            reached.append(number)
+            yield number
+
+    ring = Ring(produce, list, ahead=2)
+    assert next(ring) == 0
+    ring.close()
+    assert len(reached) <= 4
+
+
+def test_an_error_is_raised_after_the_items_before_it():
+    def produce(take):
+        take()
+        yield 0
+        raise OSError("the disk is gone")
+
+    ring = Ring(produce, list, ahead=2)
+    assert next(ring) == 0
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(ring)
+    with pytest.raises(StopIteration):
+        next(ring)
+
+
+def test_closing_ends_the_thread_and_the_producer():
+    ended = threading.Event()
+
+    def produce(take):
+        try:
+            while True:
+                take()
+                yield 0
+        finally:
+            ended.set()
+
+    before = threading.active_count()
+    ring = Ring(produce, list, ahead=2)
+    next(ring)
+    ring.close()
+    ring.close()
+    assert ended.is_set() and threading.active_count() == before
