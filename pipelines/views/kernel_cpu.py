@@ -45,6 +45,12 @@ def _floats_at(_: Any, address: Any) -> Any:  # an address as a pointer to float
 
 
 @njit
+def _copy(src: Array, dst: Array) -> None:
+    for i in range(len(dst)):  # an explicit loop becomes a memcpy; `dst[:] = src` does not
+        dst[i] = src[i]
+
+
+@njit
 def _shift_rows(src: Array, dst: Array, height: int, width: int, p: Array) -> None:
     """Map whole rows: a translation or a horizontal shear."""
     for y in range(height):
@@ -52,14 +58,14 @@ def _shift_rows(src: Array, dst: Array, height: int, width: int, p: Array) -> No
         shift = (p[2] + p[1] * y) >> 16
         first = min(max(-shift, 0), width)
         last = max(min(width, width - shift), first)
-        if yin < 0 or yin >= height:
-            first, last = 0, 0
         row = dst[y * width * 3 : (y + 1) * width * 3]
+        if yin < 0 or yin >= height or last == first:
+            row[:] = 0
+            continue
         row[: first * 3] = 0
         row[last * 3 :] = 0
-        if last > first:
-            start = (yin * width + shift) * 3
-            row[first * 3 : last * 3] = src[start + first * 3 : start + last * 3]
+        start = (yin * width + shift) * 3
+        _copy(src[start + first * 3 : start + last * 3], row[first * 3 : last * 3])
 
 
 @njit
@@ -130,17 +136,17 @@ def _color(a: Array, factor: Any) -> None:
 def _sharpness(src: Array, dst: Array, height: int, width: int, factor: Any) -> None:
     """Blend with the smoothed image; Pillow's filter copies the border."""
     line = width * 3
-    dst[:] = src
+    _copy(src, dst)
     for y in range(1, height - 1):
         up, mid, low = src[(y - 1) * line :], src[y * line :], src[(y + 1) * line :]
-        out = dst[y * line :]
-        for i in range(3, line - 3):
-            total = f32(up[i - 3]) + f32(up[i]) + f32(up[i + 3]) + f32(mid[i - 3])
-            total += f32(mid[i]) * f32(5) + f32(mid[i + 3])
-            total += f32(low[i - 3]) + f32(low[i]) + f32(low[i + 3])
+        out = dst[y * line + 3 :]
+        for i in range(line - 6):
+            total = f32(up[i]) + f32(up[i + 3]) + f32(up[i + 6]) + f32(mid[i])
+            total += f32(mid[i + 3]) * f32(5) + f32(mid[i + 6])
+            total += f32(low[i]) + f32(low[i + 3]) + f32(low[i + 6])
             # total / 13 + 0.5 is never nearer than 1/26 to an integer: no rounding can matter.
             smooth = f32(np.int32(total * f32(1 / 13) + f32(0.5)))
-            out[i] = _blend(smooth, mid[i], factor)
+            out[i] = _blend(smooth, mid[i + 3], factor)
 
 
 @njit
@@ -352,7 +358,7 @@ def views(
                 _finish(image, out, size, row, shape, places, table)
             elif shape[3] == 1:
                 a, b = one[: len(image)], other[: len(image)]
-                a[:] = image
+                _copy(image, a)
                 a = _augment(a, b, size[0], size[1], row, counts, lut, sums)
                 _finish(a, out, size, row, shape, places, table)
             else:
