@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from fastssl.errors import UserError
+from fastssl import cli_use
+from fastssl.errors import ConfigError, UserError
 from fastssl.version import __version__
 
 app = typer.Typer(
@@ -81,13 +82,21 @@ def evaluate(
     show([{"figure": key, "value": value} for key, value in short.items()], False)
 
 
-@app.command()
+@app.command(epilog="Example: fastssl config cifar10 labels=250")
 def config(
-    config: Config,
+    config: Annotated[str | None, typer.Argument(help="A configuration's name, or YAML.")] = None,
     words: Words = None,
+    from_torchssl: Annotated[
+        Path | None, typer.Option(help="Print a TorchSSL or USB YAML as ours.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show every setting, its value, where it comes from and what it does."""
+    if from_torchssl:
+        cli_use.migrate(from_torchssl)
+        return
+    if config is None:
+        raise ConfigError("no configuration is named", "fastssl config digits")
     from fastssl.config_files import load
     from fastssl.listing import configuration
     from fastssl.tables import show
@@ -179,6 +188,10 @@ def views(
     from fastssl.view_sheet import write_sheet
 
     print(write_sheet(load(config, words), out))
+
+
+for _name, (_verb, _epilog) in cli_use.VERBS.items():
+    app.command(_name, epilog=_epilog)(_verb)
 
 
 def main() -> None:

@@ -123,7 +123,12 @@ def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], _Pictures]:
 
 def _listed(scan: Scan, file: Path) -> tuple[list[str], _Pictures]:
     """Take labels from a list; a picture that is not in it has none. Labelled ones come first."""
-    wanted = read_labels(file)
+    root = os.fspath(scan.root)
+    # Paths are relative to the folder, or absolute, as `fastssl label` writes them.
+    wanted = {
+        os.path.relpath(path, root) if os.path.isabs(path) else path: label
+        for path, label in read_labels(file).items()
+    }
     known = {os.path.relpath(path, scan.root): path for path in scan.pictures()}
     lost = [path for path in wanted if path not in known]
     if lost:

@@ -1,4 +1,4 @@
-"""A list of labels: a CSV file of path,label."""
+"""A list of labels: a CSV file of path,label; a heading may name more columns, passed by."""
 
 import csv
 import os
@@ -9,16 +9,20 @@ from pipelines.index import escape
 
 
 def read_labels(file: Path) -> dict[str, str]:
-    """Read path → label; a first line `path,label` is a heading, an empty label is none."""
+    """Read path → label; a first line `path,label,…` is a heading, an empty label is none."""
     labels: dict[str, str] = {}
+    columns = 2
     try:
         with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
             for line, row in enumerate(csv.reader(text), 1):
-                if not row or (line == 1 and [cell.strip() for cell in row] == ["path", "label"]):
+                if line == 1 and [cell.strip() for cell in row[:2]] == ["path", "label"]:
+                    columns = len(row)
                     continue
-                if len(row) != 2:
+                if not row:
+                    continue
+                if len(row) != columns:
                     raise DataError(
-                        f"{file}, line {line}: {len(row)} columns, not path,label",
+                        f"{file}, line {line}: {len(row)} columns, not {_columns(columns)}",
                         "write one path and one label a line, quoted if they hold a comma",
                     )
                 _take(labels, os.path.normpath(row[0].strip()), row[1].strip(), file, line)
@@ -28,6 +32,10 @@ def read_labels(file: Path) -> dict[str, str]:
     if not labels:
         raise DataError(f"{file} lists no label", "write lines of path,label")
     return labels
+
+
+def _columns(count: int) -> str:
+    return "path,label" if count == 2 else f"the {count} of the heading"
 
 
 def _take(labels: dict[str, str], path: str, label: str, file: Path, line: int) -> None:

@@ -1,0 +1,138 @@
+"""The same verbs from Python: plain arguments in, plain objects out.
+
+    fastssl.train("digits", algorithm="flexmatch", out="runs/a")
+    fastssl.load("runs/a").predict("picture.png").label
+
+Everything heavy is imported when a function is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastssl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastssl.predicting import Predictor
+    from pipelines.store import Store
+
+Place = str | os.PathLike[str]
+
+
+def train(
+    config: Place = "digits",
+    *,
+    out: Place | None = None,
+    resume: bool = False,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train a run and return its summary; settings are those of `fastssl config`.
+
+    What belongs to the algorithm goes into a dict: `algo={"threshold": 0.9}`.
+
+    >>> import fastssl
+    >>> tiny = dict(steps=2, batch=10, ratio=1, eval_every=2, tensorboard=False)
+    >>> summary = fastssl.train("digits", algorithm="fixmatch", labels=40, out="runs/b", **tiny)
+    >>> summary["steps"], summary["run"], 0 <= summary["best_error"] <= 100
+    (2, 'runs/b', True)
+    """
+    from fastssl.config_files import load as load_config
+    from fastssl.launch import default_folder
+    from fastssl.launch import train as launch
+
+    loaded = load_config(os.fspath(config), settings)
+    folder = Path(out) if out is not None else default_folder(loaded)
+    code = launch(loaded, folder, resume, False)
+    if code:
+        raise KeyboardInterrupt(f"stopped by a signal and saved: {folder}")
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return {"run": str(folder), **found}
+
+
+def load(run: Place, checkpoint: str = "best", device: str | None = None) -> Predictor:
+    """Open the model of a run: `.predict(x)`, `.features(x)`, `.classes`.
+
+    >>> import fastssl
+    >>> model = fastssl.load("runs/a")
+    >>> guess = model.predict("digit.png")
+    >>> round(sum(share for _, share in guess.top5), 3) <= 1
+    True
+    """
+    from fastssl.predicting import Predictor
+
+    return Predictor(run, checkpoint, device)
+
+
+def evaluate(run: Place, checkpoint: str = "best", store: Place | None = None) -> dict[str, Any]:
+    """Judge a run's model on its test set; errors are in percent.
+
+    >>> import fastssl
+    >>> figures = fastssl.evaluate("runs/a")
+    >>> sorted(figures)[:5]
+    ['auc', 'checkpoint', 'class_accuracy', 'ece', 'error']
+    """
+    from fastssl.judging import evaluate as judge
+
+    return judge(Path(run), checkpoint, os.fspath(store) if store is not None else None)
+
+
+def convert(source: Place, out: Place | None = None, **options: Any) -> Store:
+    """Convert a standard data set, a folder of pictures or an `.npz`, and open the store.
+
+    Options are those of `fastssl convert`, with underscores.
+
+    >>> import fastssl
+    >>> store = fastssl.convert("digits", "digits_again", formats=("dali",))
+    >>> store.classes, store.splits["test"].count
+    (10, 360)
+    """
+    from fastssl.conversion import convert as run
+
+    return run(os.fspath(source), Path(out) if out is not None else None, **options)
+
+
+def label(run: Place, store: Place, out: Place, **options: Any) -> dict[str, Any]:
+    """Write the pseudo-labels of a store's unlabelled pictures; return what was written.
+
+    >>> import fastssl
+    >>> fastssl.label("runs/a", "digits_store", "pseudo.csv")["pictures"]
+    1397
+    """
+    from fastssl.labeling import label as run_label
+
+    return run_label(Path(run), os.fspath(store), Path(out), **options)
+
+
+def export(run: Place, file: Place, checkpoint: str = "best") -> dict[str, Any]:
+    """Write a run's model as `.pt2`, `.onnx` or `.safetensors`, and check what was written.
+
+    >>> import fastssl
+    >>> fastssl.export("runs/a", "model.safetensors")["difference"]
+    0.0
+    """
+    from fastssl.exporting import export as run_export
+
+    return run_export(Path(run), Path(file), checkpoint)
+
+
+def profile(subject: str, **options: Any) -> dict[str, Any]:
+    """Measure one subject (`views`, `step`, `cpl`, `predict`…) and return its record.
+
+    >>> import fastssl
+    >>> fastssl.profile("nothing")
+    Traceback (most recent call last):
+    fastssl.errors.ConfigError: nothing called 'nothing' can be measured
+    """
+    from importlib.util import find_spec
+
+    name = f"fastssl.profiling.{subject}"
+    if not subject.isidentifier() or find_spec(name) is None:
+        raise ConfigError(
+            f"nothing called {subject!r} can be measured", "`fastssl profile --help` lists them"
+        )
+    record: dict[str, Any] = importlib.import_module(name).run(options)
+    return record

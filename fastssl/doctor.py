@@ -1,0 +1,137 @@
+"""The verb `doctor`: what this machine can run, what is missing, and a short test of the whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fastssl import machine
+from fastssl.errors import UserError
+from fastssl.listing import installed
+
+EXTRAS = {
+    "reader ffcv": ("ffcv", "pip install 'fastssl[ffcv]'"),
+    "reader dali": ("nvidia.dali", "pip install 'fastssl[dali]'"),
+    "export onnx": ("onnxscript", "pip install 'fastssl[export]'"),
+    "run onnx": ("onnxruntime", "pip install 'fastssl[export]'"),
+    "export safetensors": ("safetensors", "pip install 'fastssl[export]'"),
+}
+TINY: dict[str, Any] = {
+    "algorithm": "flexmatch",
+    "model": "wrn-10-1",
+    "steps": 6,
+    "batch": 10,
+    "ratio": 2,
+    "eval_every": 6,
+    "log_every": 6,
+    "tensorboard": False,
+}
+
+
+def rows() -> list[dict[str, Any]]:
+    """Return the table: what, state, what to do."""
+    facts = machine.facts()
+    found = [
+        row(
+            "fastssl", facts["fastssl"] + (f", commit {facts['commit']}" if facts["commit"] else "")
+        ),
+        row("python", f"{facts['python']}, {facts['system']}"),
+        row("processor", f"{facts['cores']} cores, {facts['processor']}"),
+        row("memory", f"{facts['memory_gb']} GB, load {facts['load_1m']}"),
+        *packages(),
+        *devices(),
+        row("reader resident", "ready"),
+    ]
+    for name, (module, line) in EXTRAS.items():
+        there = installed(module) == "yes"
+        found.append(row(name, "ready" if there else "missing", "" if there else line))
+    return [*found, data_folder()]
+
+
+def row(what: str, state: str, advice: str = "") -> dict[str, Any]:
+    """Return one line of the table."""
+    return {"what": what, "state": state, "do": advice or None}
+
+
+def packages() -> Iterator[dict[str, Any]]:
+    """Give the versions of what everything rests on."""
+    for name in ("torch", "torchvision", "numba", "numpy", "pillow"):
+        try:
+            yield row(name, version(name))
+        except PackageNotFoundError:
+            yield row(name, "missing", f"pip install {name}")
+
+
+def devices() -> Iterator[dict[str, Any]]:
+    """Give every GPU, or say that there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without"
+        yield row("GPU", f"none that torch can use ({built})", "device=cpu is chosen by itself")
+        return
+    for number in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(number)
+        precision = "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+        yield row(
+            f"cuda:{number}", f"{about.name}, {about.total_memory / 2**30:.0f} GB, {precision}"
+        )
+
+
+def data_folder() -> dict[str, Any]:
+    """Tell where converted data lie and how much room there is."""
+    place = Path(os.environ.get("FASTSSL_DATA") or "data").absolute()
+    above = next(path for path in (place, *place.parents) if path.exists())
+    free = shutil.disk_usage(above).free / 2**30
+    return row("data folder", f"{place}, {free:.0f} GB free", "" if free > 1 else "free some space")
+
+
+def self_test() -> list[dict[str, Any]]:
+    """Convert, train, judge and predict with the digits in a folder of its own; about 10 s."""
+    import fastssl
+
+    results: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="fastssl-doctor-") as folder:
+        place = Path(folder)
+
+        def convert() -> str:
+            store = fastssl.convert("digits", place / "digits", progress=False)
+            return f"{store.splits['train'].count:,} images, {' and '.join(store.formats)}"
+
+        def train() -> str:
+            # Its six lines and its table are for people who train.
+            with (
+                open(os.devnull, "w") as nowhere,
+                redirect_stdout(nowhere),
+                redirect_stderr(nowhere),
+            ):
+                done = fastssl.train("digits", store=str(place / "digits"), out=place / "r", **TINY)
+            return f"{done['steps']} steps, {done['images_per_s']:,.0f} images/s"
+
+        def judge() -> str:
+            return f"{fastssl.evaluate(place / 'r')['error']:.1f} % error, after so few steps"
+
+        def predict() -> str:
+            import numpy as np
+
+            guess = fastssl.load(place / "r").predict(np.zeros((16, 16, 3), np.uint8))
+            return f"a black picture is {guess.label!r}"  # type: ignore[union-attr]
+
+        for step in (convert, train, judge, predict):
+            began = time.monotonic()
+            try:
+                state, advice = step(), ""
+            except UserError as error:
+                state, advice = f"FAILED: {error.what}", error.fix
+            spent = time.monotonic() - began
+            results.append(row(f"test {step.__name__}", f"{state} ({spent:.1f} s)", advice))
+            if advice:
+                break
+    return results

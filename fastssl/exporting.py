@@ -1,0 +1,215 @@
+"""The verb `export`: a model as one file to ship, checked the moment it is written.
+
+    .pt2          a torch.export program; class names and preprocessing inside, as fastssl.json
+    .onnx         opset 20, any batch; the same JSON in its metadata under `fastssl`
+    .safetensors  the averaged weights; the same JSON in its metadata and beside it as .json
+
+Every program takes float32 [n, 3, height, width], prepared as the JSON says, and gives logits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastssl.errors import ConfigError, ResourceError, UserError
+from fastssl.folder import cannot_write, sync_folder
+from fastssl.predicting import Predictor
+from fastssl.version import __version__
+
+OPSET = 20
+TOLERANCE = 1e-4
+INSIDE = "fastssl.json"
+NEEDS = {
+    ".pt2": (),
+    ".onnx": ("onnx", "onnxscript", "onnxruntime"),
+    ".safetensors": ("safetensors",),
+}
+
+Run = Callable[[Tensor], Tensor]
+
+
+def export(run: Path, file: Path, checkpoint: str = "best") -> dict[str, Any]:
+    """Write a run's model to a file; return its format, size and largest difference."""
+    check_name(file)
+    model = Predictor(run, checkpoint, device="cpu")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent, prefix=".export-") as folder:
+            made = Path(folder) / file.name
+            write(model, made)
+            difference = verify(model, made)
+            for part in sorted(Path(folder).iterdir()):
+                os.replace(part, file.parent / part.name)
+        sync_folder(file.parent)
+    except OSError as error:
+        raise cannot_write(file, error) from error
+    return {
+        "file": str(file),
+        "format": file.suffix[1:],
+        "opset": OPSET if file.suffix == ".onnx" else None,
+        "megabytes": round(file.stat().st_size / 1e6, 2),
+        "difference": difference,
+    }
+
+
+def check_name(file: Path) -> None:
+    """Refuse an ending that is no format, or a format whose packages are missing."""
+    if file.suffix not in NEEDS:
+        raise ConfigError(f"no format ends in {file.suffix!r}", f"end in {', '.join(NEEDS)}")
+    missing = [name for name in NEEDS[file.suffix] if find_spec(name) is None]
+    if missing:
+        raise ResourceError(
+            f"{file.suffix} needs {', '.join(missing)}", "pip install 'fastssl[export]'"
+        )
+
+
+def describe(model: Predictor) -> dict[str, Any]:
+    """Return what a program needs beside the weights, as JSON can hold it."""
+    return {
+        "fastssl": __version__,
+        "classes": model.classes,
+        "preprocessing": asdict(model.preprocessing),
+        "input": "float32 [n, 3, height, width]: a picture brought to stored x stored by resize, "
+        "its middle cut to size, divided by 255, less mean, over std",
+        "output": "logits [n, classes]",
+        "config": model.loaded.as_dict(),
+    }
+
+
+def write(model: Predictor, file: Path) -> None:
+    """Write one format."""
+    about = json.dumps(describe(model), indent=1)
+    if file.suffix == ".safetensors":
+        from safetensors.torch import save_file
+
+        weights = {key: value.contiguous() for key, value in model.content["ema"].items()}
+        save_file(weights, file, metadata={"fastssl": about})
+        file.with_suffix(".json").write_text(about + "\n", encoding="utf-8")
+        return
+    with warnings.catch_warnings():  # torch's exporters warn of their own insides
+        warnings.simplefilter("ignore")
+        if file.suffix == ".pt2":
+            torch.export.save(trace(model), file, extra_files={INSIDE: about})
+        else:
+            write_onnx(model, file, about)
+
+
+def plain(model: Predictor) -> nn.Module:
+    """Return the network in the ordinary layout, which every runtime takes."""
+    return model.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload, no-any-return]
+
+
+def trace(model: Predictor) -> torch.export.ExportedProgram:
+    """Trace the network with a batch of any size."""
+    batch = torch.export.Dim("batch", min=1, max=65536)
+    return torch.export.export(
+        plain(model), (sample(model, 2),), dynamic_shapes=({0: batch},), strict=False
+    )
+
+
+def write_onnx(model: Predictor, file: Path, about: str) -> None:
+    """Write ONNX with the description in its metadata."""
+    import onnx
+
+    program = torch.onnx.export(
+        plain(model),
+        (sample(model, 2),),
+        input_names=["images"],
+        output_names=["logits"],
+        dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=65536)},),
+        opset_version=OPSET,
+        dynamo=True,
+        verbose=False,
+    )
+    assert program is not None
+    content = program.model_proto
+    entry = content.metadata_props.add()
+    entry.key, entry.value = "fastssl", about
+    onnx.save(content, file)
+
+
+def sample(model: Predictor, count: int) -> Tensor:
+    """Return inputs as large as normalised pixels, always the same ones."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(count, 3, *model.preprocessing.size, generator=generator)
+
+
+def open_exported(file: Path, model: Predictor) -> Run:
+    """Open an exported file as a function; weights alone go into a network built anew."""
+    if file.suffix == ".pt2":
+        module: Run = torch.export.load(file).module()
+        return module
+    if file.suffix == ".onnx":
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        session = onnxruntime.InferenceSession(
+            str(file), options, providers=["CPUExecutionProvider"]
+        )
+        return lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+    from safetensors.torch import load_file
+
+    from fastssl.judging import open_model
+
+    return open_model(model.loaded, {**model.content, "ema": load_file(file)}, model.device)
+
+
+@torch.inference_mode()
+def verify(model: Predictor, file: Path) -> float:
+    """Run model and file on two sizes of batch; return the largest difference, or refuse it."""
+    run = open_exported(file, model)
+    worst = 0.0
+    for count in (5, 1):
+        images = sample(model, count)
+        expected, got = model.model(images), run(images)
+        worst = max(worst, float((expected - got).abs().max()))
+    if not worst <= TOLERANCE:
+        raise UserError(
+            f"{file.name} differs from the model by {worst:.3g}, more than {TOLERANCE:g}",
+            "nothing was written; try another format, and please report it",
+        )
+    return worst
+
+
+@torch.inference_mode()
+def compare(run: Path, checkpoint: str = "best", repetitions: int = 7) -> list[dict[str, Any]]:
+    """Time every format on the CPU, interleaved: median milliseconds for 1 and for 32 images."""
+    model = Predictor(run, checkpoint, device="cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        runs: dict[str, Run] = {"fastssl": model.model}
+        for suffix in NEEDS:
+            file = Path(folder) / f"model{suffix}"
+            check_name(file)
+            write(model, file)
+            runs[suffix[1:]] = open_exported(file, model)
+        times = {(name, count): [] for name in runs for count in (1, 32)}  # type: ignore[var-annotated]
+        for _ in range(repetitions + 1):
+            for (name, count), spent in times.items():
+                images = sample(model, count)
+                began = time.perf_counter()
+                runs[name](images)
+                spent.append(1e3 * (time.perf_counter() - began))
+    # The first of each warms up.
+    median = {key: sorted(spent[1:])[repetitions // 2] for key, spent in times.items()}
+    return [
+        {
+            "format": name,
+            "ms for 1 image": round(median[name, 1], 3),
+            "ms for 32": round(median[name, 32], 3),
+            "images/s": round(32e3 / median[name, 32]),
+        }
+        for name in runs
+    ]

@@ -1,0 +1,165 @@
+"""The verb `predict`: labels for files, folders, lists and stores, as CSV or JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fastssl.errors import ConfigError, DataError
+from fastssl.folder import cannot_write
+from fastssl.inputs import files, is_store
+from fastssl.predicting import Outcome, Prediction, Predictor
+from pipelines.index import escape
+from pipelines.store import open_store
+
+SHOWN = 20  # pictures in the table, and unreadable files told by name
+HEADER = ["path", "label", "probability", "top5"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was seen: pictures and summed probability of each label, and the unreadable files."""
+
+    count: dict[str, int] = field(default_factory=dict)
+    probability: dict[str, float] = field(default_factory=dict)
+    first: list[dict[str, Any]] = field(default_factory=list)
+    bad: list[dict[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """Count the pictures that got a label."""
+        return sum(self.count.values())
+
+    def add(self, path: str, guess: Prediction) -> None:
+        """Count one picture."""
+        self.count[guess.label] = self.count.get(guess.label, 0) + 1
+        self.probability[guess.label] = self.probability.get(guess.label, 0) + guess.probability
+        if len(self.first) < SHOWN:
+            self.first.append({"picture": escape(path), **short(guess)})
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the summary, the most frequent label first."""
+        order = sorted(self.count, key=lambda label: (-self.count[label], label))
+        return [
+            {
+                "label": label,
+                "pictures": self.count[label],
+                "share": round(self.count[label] / self.total, 4),
+                "mean probability": round(self.probability[label] / self.count[label], 4),
+            }
+            for label in order
+        ]
+
+
+def short(guess: Prediction) -> dict[str, Any]:
+    """Return the columns of one picture in the table."""
+    second = guess.top5[1] if len(guess.top5) > 1 else ("-", 0.0)
+    return {
+        "label": guess.label,
+        "probability": round(guess.probability, 4),
+        "second": f"{second[0]} {second[1]:.4f}",
+    }
+
+
+def outcomes(
+    model: Predictor, words: list[str], split: str, lines: Iterable[str], batch: int | None
+) -> Iterator[Outcome]:
+    """Answer for everything that was named, in order."""
+    plain: list[str] = []
+    for word in words:
+        if not is_store(word):
+            plain.append(word)
+            continue
+        yield from model.files(files(plain, lines), batch)
+        plain = []
+        yield from in_store(model, word, split)
+    yield from model.files(files(plain, lines), batch)
+
+
+def in_store(model: Predictor, path: str, split: str) -> Iterator[Outcome]:
+    """Answer for one split of a store; a picture goes by the path it came from."""
+    store = open_store(path)
+    if split not in store.splits:
+        raise ConfigError(
+            f"{path} has no split {split!r}", f"type --split {' or '.join(store.splits)}"
+        )
+    names = iter(store.source_paths(split))
+    for logits in model.store(store, split, np.arange(store.splits[split].count)):
+        for row in logits:
+            yield Outcome(next(names), row)
+
+
+def write_csv(file: IO[str]) -> Callable[[str, Prediction], None]:
+    """Return what writes a line of CSV; `top5` is JSON in its cell."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(HEADER)
+
+    def write(path: str, guess: Prediction) -> None:
+        top = json.dumps([[label, round(share, 6)] for label, share in guess.top5])
+        writer.writerow([path, guess.label, f"{guess.probability:.6f}", top])
+
+    return write
+
+
+def write_lines(file: IO[str]) -> Callable[[str, Prediction], None]:
+    """Return what writes a line of JSON."""
+
+    def write(path: str, guess: Prediction) -> None:
+        content = {"path": path, "label": guess.label, "probability": guess.probability}
+        file.write(json.dumps({**content, "top5": guess.top5}) + "\n")
+
+    return write
+
+
+def open_out(stack: ExitStack, path: Path) -> IO[str]:
+    """Open a file to write, `-` for stdout; a name that is not UTF-8 goes out as it came in."""
+    if str(path) == "-":
+        return sys.stdout
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "w", encoding="utf-8", errors="surrogateescape", newline="")  # noqa: SIM115
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return stack.enter_context(file)
+
+
+def predict(
+    model: Predictor,
+    words: list[str],
+    *,
+    table: Path | None = None,
+    lines: Path | None = None,
+    split: str = "test",
+    batch: int | None = None,
+    stdin: Iterable[str] = (),
+    progress: Callable[[int], None] = lambda count: None,
+) -> Tally:
+    """Answer for everything that was named, writing as it goes; return the tally."""
+    tally, began = Tally(), time.monotonic()
+    with ExitStack() as stack:
+        writers = [write_csv(open_out(stack, table))] if table else []
+        writers += [write_lines(open_out(stack, lines))] if lines else []
+        for outcome in outcomes(model, words, split, stdin, batch):
+            if outcome.logits is None:
+                tally.bad.append({"path": escape(outcome.path), "why": outcome.why})
+                continue
+            guess = model.prediction(outcome.logits)
+            tally.add(outcome.path, guess)
+            for write in writers:
+                write(outcome.path, guess)
+            progress(tally.total)
+    tally.seconds = time.monotonic() - began
+    if not tally.total:
+        shown = "".join(f"\n    {one['path']}: {one['why']}" for one in tally.bad[:SHOWN])
+        raise DataError(f"no picture could be read{':' if shown else ''}{shown}", "look at IMAGES")
+    return tally
