@@ -13,6 +13,7 @@ import yaml
 from fastssl.errors import ConfigError, DataError, ResourceError
 
 LOCK = ".lock"
+EARLY = {"environment.json", ".environment.json.new", ".config.yaml.new"}
 
 
 class RunFolder:
@@ -37,7 +38,7 @@ class RunFolder:
         """Make the folder ours for the life of this process, or refuse."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            others = [entry.name for entry in self.path.iterdir() if entry.name != LOCK]
+            others = [entry for entry in self.path.iterdir() if not self._leftover(entry)]
             self._take_lock()
             if others and not resume:
                 raise ConfigError(
@@ -51,6 +52,12 @@ class RunFolder:
             self.checkpoints.mkdir(exist_ok=True)
         except OSError as error:
             raise cannot_write(self.path, error) from error
+
+    def _leftover(self, entry: Path) -> bool:
+        # What a run leaves that ended before its config.yaml was written holds nothing of value.
+        if entry == self.checkpoints:
+            return not any(entry.iterdir())
+        return entry.name == LOCK or (entry.name in EARLY and not self.started())
 
     def _take_lock(self) -> None:
         # The kernel drops this lock when the process ends, however it ends.

@@ -11,6 +11,7 @@ import pytest
 from fastssl import grid, sweep, sweep_children, sweep_estimate
 from fastssl.config_files import FOLDER
 from fastssl.errors import ConfigError
+from fastssl.folder import RunFolder
 
 PAPER = sorted(path.stem for path in (FOLDER / "paper").glob("*.yaml"))
 
@@ -295,3 +296,16 @@ def test_several_jobs_share_cores_and_gpus(file, monkeypatch):
 def test_neither_sweep_nor_report_needs_torch():
     code = "import sys, fastssl.sweep, fastssl.report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ)).returncode == 0
+
+
+def test_a_run_that_died_before_it_began_can_be_begun_again(tmp_path):
+    folder = RunFolder(tmp_path / "cell")
+    folder.claim(resume=True)
+    folder.release()
+    folder.environment.write_text("{}")  # written just before config.yaml
+    folder.claim(resume=True)
+    folder.release()
+    (tmp_path / "cell" / "thesis.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="holds files, but no run"):
+        folder.claim(resume=True)
+    folder.release()
