@@ -1,6 +1,7 @@
 """One picture: opened as people see it, brought to one size, encoded."""
 
 import io
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +35,8 @@ class Target:
 
 def load(path: str) -> Image.Image:
     """Open a picture upright, in colour, without transparency (over white), 8 bits a channel."""
-    Image.MAX_IMAGE_PIXELS = None  # Pillow's own check only warns; the next one refuses
     try:
-        with Image.open(path) as picture:
+        with warnings.catch_warnings(action="ignore"), Image.open(path) as picture:
             width, height = picture.size
             if width * height > MOST_PIXELS:
                 raise BadPictureError(

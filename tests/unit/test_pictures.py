@@ -1,0 +1,182 @@
+"""Odd pictures come out as people see them; bad ones are told of, or left out."""
+
+import io
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipelines.convert import Options, convert
+from pipelines.convert.pictures import BadPictureError, Moments, fit, load
+from pipelines.errors import DataError
+from pipelines.sources.folder import OwnOptions
+from pipelines.sources.opening import open_source
+from pipelines.store import open_store
+from pipelines.verify import verify
+from tests.pictures import write_folder
+
+RED, WHITE = (255, 0, 0), (255, 255, 255)
+
+
+def deep_png(values: np.ndarray) -> bytes:
+    """Write a 16-bit RGB PNG, which Pillow reads and does not write."""
+    height, width, _ = values.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+
+    def part(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + part(b"IHDR", head)
+        + part(b"IDAT", zlib.compress(rows))
+        + part(b"IEND", b"")
+    )
+
+
+def corner(path: Path) -> tuple[int, int, int]:
+    return load(str(path)).getpixel((0, 0))
+
+
+def saved(picture: Image.Image, path: Path, **options) -> Path:
+    picture.save(path, **options)
+    return path
+
+
+def test_grey_palette_and_cmyk(tmp_path):
+    assert corner(saved(Image.new("L", (4, 4), 77), tmp_path / "a.png")) == (77, 77, 77)
+    assert corner(saved(Image.new("1", (4, 4), 1), tmp_path / "b.png")) == WHITE
+    red = Image.new("RGB", (8, 8), RED)
+    assert corner(saved(red.quantize(4), tmp_path / "c.png")) == RED
+    cmyk = corner(saved(red.convert("CMYK"), tmp_path / "d.jpg", quality=100))
+    assert np.abs(np.subtract(cmyk, RED)).max() <= 4
+    for suffix in ("bmp", "webp", "gif", "tif", "ppm"):
+        found = corner(
+            saved(red, tmp_path / f"e.{suffix}", **({"lossless": True} if suffix == "webp" else {}))
+        )
+        assert found == RED, suffix
+
+
+def test_transparent_parts_show_white(tmp_path):
+    clear = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    assert corner(saved(clear, tmp_path / "a.png")) == WHITE
+    half = corner(saved(Image.new("RGBA", (4, 4), (255, 0, 0, 128)), tmp_path / "b.png"))
+    assert half == (255, 127, 127)
+    assert corner(saved(Image.new("LA", (4, 4), (0, 0)), tmp_path / "c.png")) == WHITE
+    palette = Image.new("P", (4, 4), 3)
+    palette.putpalette([9] * 768)
+    assert corner(saved(palette, tmp_path / "d.png", transparency=3)) == WHITE
+
+
+def test_sixteen_bits_are_scaled(tmp_path):
+    grey = Image.fromarray(np.full((4, 4), 0x8080, np.uint16))
+    assert corner(saved(grey, tmp_path / "a.png")) == (128, 128, 128)
+    assert corner(saved(grey, tmp_path / "a.tif")) == (128, 128, 128)
+    (tmp_path / "b.png").write_bytes(deep_png(np.full((4, 4, 3), 0xFFFF)))
+    assert corner(tmp_path / "b.png") == WHITE
+
+
+def test_a_photograph_taken_sideways_stands_upright(tmp_path):
+    picture = Image.new("RGB", (20, 10), WHITE)
+    picture.paste(RED, (0, 0, 10, 10))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees clockwise
+    upright = load(str(saved(picture, tmp_path / "a.png", exif=exif)))
+    assert upright.size == (10, 20)
+    assert (upright.getpixel((5, 2)), upright.getpixel((5, 17))) == (RED, WHITE)
+
+
+def test_the_three_ways_to_a_square():
+    picture = Image.new("RGB", (40, 20), WHITE)
+    picture.paste(RED, (10, 0, 30, 20))
+    squash, crop, pad = (np.asarray(fit(picture, 20, way)) for way in ("squash", "crop", "pad"))
+    assert (crop == RED).all()
+    assert (squash[:, 0] == WHITE).all() and (squash[:, 10] == RED).all()
+    assert (pad[0] == 0).all() and (pad[10, 10] == RED).all()
+    wanted = picture.resize((20, 20), Image.Resampling.BICUBIC)
+    np.testing.assert_array_equal(squash, np.asarray(wanted))
+
+
+def bad_pictures(folder: Path) -> dict[str, str]:
+    """Write pictures that cannot be taken; return name -> a word of the reason."""
+    good = io.BytesIO()
+    Image.effect_noise((64, 64), 80).convert("RGB").save(good, "JPEG")
+    whole = good.getvalue()
+    bomb = bytearray(deep_png(np.zeros((1, 1, 3))))
+    bomb[16:24] = struct.pack(">II", 100_000, 100_000)
+    bomb[29:33] = struct.pack(">I", zlib.crc32(bytes(bomb[12:29])))
+    content = {
+        "short.jpg": (whole[: len(whole) // 2], "truncated"),
+        "empty.png": (b"", "not a picture"),
+        "text.jpg": (b"this is not an image at all", "not a picture"),
+        "bomb.png": (bytes(bomb), "10000000000 pixels"),
+        "new\nline.jpg": (whole[:100], ""),
+        "stray\udcff.jpg": (b"\xff\xd8\xff", ""),
+    }
+    for name, (data, _) in content.items():
+        (folder / name).write_bytes(data)
+    return {name: why for name, (_, why) in content.items()}
+
+
+def test_bad_pictures_are_refused_with_a_reason(tmp_path):
+    for name, why in bad_pictures(tmp_path).items():
+        with pytest.raises(BadPictureError, match=why or None):
+            load(str(tmp_path / name))
+    Image.fromarray(np.zeros((4, 4), np.float32)).save(tmp_path / "float.tif")
+    with pytest.raises(BadPictureError, match="floating-point"):
+        load(str(tmp_path / "float.tif"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_pictures_stop_the_conversion_with_a_list(workers, tmp_path):
+    source = write_folder(tmp_path / "pets", per_class=30, classes=2)
+    names = bad_pictures(source / "class1")
+    for number in range(6):
+        (source / "class0" / f"void{number}.jpg").touch()
+    raw = open_source(str(source), OwnOptions(test_fraction=0))
+    with pytest.raises(DataError) as caught:
+        convert(raw, tmp_path / "out", Options(formats=("dali",), workers=workers))
+    lines = caught.value.what.splitlines()
+    assert lines[0] == f"{6 + len(names)} of {60 + 6 + len(names)} pictures cannot be read:"
+    assert len(lines) == 1 + 10 + 1 and lines[-1].strip() == "and 2 more"
+    assert "--on-error skip" in caught.value.fix
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pets"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_pictures_are_left_out_and_recorded(workers, tmp_path):
+    source = write_folder(tmp_path / "pets", per_class=30, classes=2)
+    names = bad_pictures(source / "class0")
+    raw = open_source(str(source), OwnOptions(test_fraction=0))
+    out = tmp_path / "out"
+    convert(raw, out, Options(workers=workers, on_error="skip"))
+    store = open_store(out)
+    assert store.splits["train"].count == 60
+    assert store.labels("train").tolist() == [0] * 30 + [1] * 30
+    assert verify(out).problems == []
+    skipped = json.loads((out / "dataset.json").read_text())["skipped"]
+    assert len(skipped) == len(names)
+    assert any(r"new\x0aline.jpg" in path for path, _ in skipped)
+    if "ffcv" in store.formats:
+        from tests.reading import check
+
+        check(store, "train", None, store.labels("train").tolist())
+
+
+def test_moments_are_those_of_numpy():
+    pixels = np.random.default_rng(0).integers(0, 256, (7, 5, 5, 3), dtype=np.uint8)
+    moments = Moments.zero()
+    moments.see(pixels[:3])
+    rest = Moments.zero()
+    rest.see(pixels[3:])
+    moments.add(rest)
+    mean, std = moments.mean_and_std()
+    np.testing.assert_allclose(mean, pixels.mean((0, 1, 2)) / 255, atol=1e-6)
+    np.testing.assert_allclose(std, pixels.std((0, 1, 2)) / 255, atol=1e-6)

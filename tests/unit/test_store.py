@@ -1,0 +1,137 @@
+"""Opening stores: by path and by name, and what is said where there is none."""
+
+import multiprocessing
+import pickle
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import pipelines
+from pipelines.datasets import DATASETS
+from pipelines.errors import DataError
+from pipelines.index import escape, unescape
+from pipelines.manifest import render
+from pipelines.store import default_place, ensure_store, open_store
+
+
+def test_a_store_is_found_by_path_and_by_name(data, monkeypatch, tmp_path):
+    by_name, by_path = ensure_store("digits"), ensure_store(str(data / "digits"))
+    assert by_name.fingerprint == by_path.fingerprint
+    assert by_name.path == data / "digits"
+    assert pipelines.open_store(data / "digits").name == "digits"
+    monkeypatch.delenv("FASTSSL_DATA")
+    assert str(default_place("cifar10")) == "data/cifar10"
+
+
+def test_any_other_missing_store_says_what_to_type():
+    with pytest.raises(DataError, match="not converted") as caught:
+        ensure_store("cifar10")
+    assert caught.value.fix.startswith("fastssl convert cifar10")
+    assert caught.value.exit_code == 3
+
+
+def test_folders_that_are_no_stores(tmp_path):
+    with pytest.raises(DataError, match="no converted data set"):
+        open_store(tmp_path / "nothing")
+    with pytest.raises(DataError, match="not a converted data set"):
+        open_store(tmp_path)
+
+
+def test_a_store_travels_between_processes(data):
+    store = ensure_store("digits")
+    store.image("train", 3)
+    again = pickle.loads(pickle.dumps(store))
+    np.testing.assert_array_equal(again.image("train", 3), store.image("train", 3))
+
+
+def test_locations_are_where_the_bytes_lie(data):
+    store = ensure_store("digits")
+    shard, offset, size = store.locations("test")
+    for place in (0, 77, 359):
+        with store.files("test")[shard[place]].open("rb") as file:
+            file.seek(int(offset[place]))
+            assert file.read(int(size[place])) == bytes(store.encoded("test", place))
+    with pytest.raises(IndexError):
+        store.encoded("test", 360)
+    with pytest.raises(IndexError):
+        store.encoded("test", -1)
+
+
+def copied(data, tmp_path):
+    return shutil.copytree(data / "digits", tmp_path / "copy")
+
+
+def test_files_that_are_gone_or_cut_are_noticed_at_once(data, tmp_path):
+    copy = copied(data, tmp_path)
+    file = copy / "train-00000.tar"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"train-00000\.tar has"):
+        open_store(copy)
+    file.unlink()
+    with pytest.raises(DataError, match="missing"):
+        open_store(copy)
+
+
+def test_a_manifest_of_another_version_or_kind(data, tmp_path):
+    copy = copied(data, tmp_path)
+    content = open_store(copy).manifest
+    (copy / "dataset.json").write_bytes(render({**content, "version": 99}))
+    with pytest.raises(DataError, match="version 99"):
+        open_store(copy)
+    (copy / "dataset.json").write_bytes(render({**content, "kind": "else"}))
+    with pytest.raises(DataError, match="damaged"):
+        open_store(copy)
+    (copy / "dataset.json").write_bytes(b"[]")
+    with pytest.raises(DataError, match="damaged"):
+        open_store(copy)
+
+
+def _first_use(folder):
+    import os
+
+    os.environ["FASTSSL_DATA"] = folder
+    from pipelines.convert import ffcv
+
+    ffcv.installed = lambda: False  # its import takes longer than all the rest
+    return ensure_store("digits").fingerprint
+
+
+def test_two_processes_may_use_the_digits_first_at_the_same_time(tmp_path):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = pool.map(_first_use, [str(tmp_path)] * 2)
+    assert len(set(found)) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits"]
+
+
+def test_the_table_of_data_sets_is_as_published():
+    assert list(DATASETS) == ["cifar10", "cifar100", "digits", "imagenet", "stl10", "svhn"]
+    counts = {name: (DATASETS[name].train, DATASETS[name].test) for name in DATASETS}
+    assert counts["svhn"] == (73_257 + 531_131, 26_032)
+    assert counts["stl10"] == (5_000 + 100_000, 8_000)
+    assert counts["imagenet"] == (1_281_167, 50_000)
+    assert (DATASETS["imagenet"].train_size, DATASETS["imagenet"].test_size) == (256, 224)
+    assert DATASETS["cifar10"].mean == (125.3 / 255, 123.0 / 255, 113.9 / 255)
+    assert not DATASETS["digits"].flip
+
+
+def test_stores_are_read_without_torch_or_any_extra(data):
+    program = (
+        "import sys; from pipelines.store import ensure_store;"
+        "s = ensure_store('digits'); s.image('train', 0); s.labels('train');"
+        "s.source_paths('test');"
+        "assert not {'torch', 'numba', 'ffcv', 'nvidia', 'sklearn'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_paths_are_escaped_and_come_back(seed):
+    random = np.random.default_rng(seed)
+    alphabet = [*"ab\\x0u1\n\r\t,\"' é€", "\udcff", "\udc80", "\x85", "\u2028", "\0", "\x7f"]
+    path = "".join(random.choice(alphabet, 30))
+    text = escape(path)
+    assert unescape(text) == path
+    assert len(text.splitlines()) == 1 and text.encode()
