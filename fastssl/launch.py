@@ -42,9 +42,6 @@ def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
                 folder.claim(resume)
         try:
             return start(loaded, folder, device, group)
-        except UserError as error:
-            write_failure(folder, ranks.rank, error)
-            raise
         finally:
             folder.release()
     finally:
@@ -138,6 +135,9 @@ def travel(
         if writer:
             writer.wait()
         return finish(training, folder, display, told)
+    except UserError as error:
+        write_failure(folder, run.ranks.rank, error)
+        raise
     finally:
         display.end()
         run.loader.close()

@@ -1,0 +1,141 @@
+"""The real command in a shell: train, be killed, go on, evaluate; nothing lost on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.runs import TINY, assert_same_run, last
+
+
+def fastssl(*words, code=0, **named):
+    command = [sys.executable, "-m", "fastssl", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **named)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("e2e") / "run"
+    return out, fastssl("train", "digits", *TINY, "tensorboard=true", "--out", out)
+
+
+def test_a_run_leaves_all_it_promises_and_says_what_to_type_next(finished):
+    out, done = finished
+    names = {path.name for path in out.iterdir()}
+    assert names >= {"config.yaml", "environment.json", "metrics.jsonl", "tensorboard"}
+    assert names >= {"checkpoints", "summary.json", "log.txt"}
+    summary = json.loads((out / "summary.json").read_text())
+    for key in ("best_error", "median_error", "steps", "seconds", "images_per_s", "data_wait"):
+        assert isinstance(summary[key], int | float), key
+    assert summary["best_chosen_on"] == "test set"
+    starts = [line.split()[0] for line in done.stderr.splitlines()[:6]]
+    assert starts == ["data", "learn", "model", "device", "reader", "run"]
+    assert f"next: fastssl eval {out}" in done.stderr
+    assert list((out / "tensorboard").glob("events.*"))
+
+
+def test_eval_needs_the_folder_alone_and_repeats_the_runs_own_figures(finished):
+    out, _ = finished
+    summary = json.loads((out / "summary.json").read_text())
+    best = json.loads(fastssl("eval", out, "--json").stdout)
+    assert best["error"] == summary["best_error"] and best["step"] == summary["best_step"]
+    latest = json.loads(fastssl("eval", out, "--checkpoint", "last", "--json").stdout)
+    assert latest["error"] == summary["last_error"]
+    assert latest["class_accuracy"] == summary["class_accuracy"]
+
+
+def test_a_folder_that_is_not_empty_is_refused_and_left_alone(finished, tmp_path):
+    out, _ = finished
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    told = fastssl("train", "digits", *TINY, "--out", out, code=2).stderr
+    assert "--resume" in told and "--out" in told
+    again = fastssl("train", "digits", *TINY, "tensorboard=true", "--out", out, "--resume").stderr
+    assert "is finished" in again
+    told = fastssl("train", "digits", *TINY, "lr=1", "--out", out, "--resume", code=2).stderr
+    assert "lr=0.03" in told
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    other = tmp_path / "papers"
+    other.mkdir()
+    (other / "thesis.txt").write_text("dear")
+    told = fastssl("train", "digits", *TINY, "--out", other, "--resume", code=2).stderr
+    assert "no run" in told and (other / "thesis.txt").read_text() == "dear"
+
+
+def test_no_valid_checkpoint_is_told_and_nothing_is_overwritten(finished, tmp_path):
+    import shutil
+
+    out, _ = finished
+    broken = tmp_path / "broken"
+    shutil.copytree(out, broken)
+    for path in (broken / "checkpoints").glob("*.ckpt"):
+        path.write_bytes(path.read_bytes()[:100])
+    before = (broken / "metrics.jsonl").read_bytes()
+    done = fastssl("train", "digits", *TINY, "--out", broken, "--resume", code=3)
+    assert "no checkpoint" in done.stderr
+    assert (broken / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_been(number, code, tmp_path):
+    words = [*TINY, "steps=60", "log_every=1", "eval_every=60", "checkpoint_every=60"]
+    words.append("eval_every_late=60")
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "fastssl", "train", "digits", *words, "--out", str(out)]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for line in child.stderr:
+        if line.startswith("step 2/"):
+            break
+    child.send_signal(number)
+    rest = child.stderr.read()
+    assert child.wait(120) == code
+    assert "interrupted and saved" in rest and "--resume" in rest
+    assert 2 <= last(out)["trip"]["step"] < 60
+    if number == signal.SIGTERM:
+        fastssl("train", "digits", *words, "--out", out, "--resume")
+        fastssl("train", "digits", *words, "--out", tmp_path / "whole")
+        assert last(out)["trip"]["step"] == 60
+        lines = [json.loads(x) for x in (out / "metrics.jsonl").read_text().splitlines()]
+        assert [x["step"] for x in lines if x["kind"] == "train"] == list(range(1, 61))
+        assert_same_run(tmp_path / "whole", out)
+
+
+def test_two_runs_in_one_folder_at_once_are_refused(tmp_path, data):
+    out = tmp_path / "run"
+    words = [*TINY, "steps=100000", "log_every=1"]
+    command = [sys.executable, "-m", "fastssl", "train", "digits", *words, "--out", str(out)]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in child.stderr:
+            if line.startswith("step "):
+                break
+        told = fastssl("train", "digits", *words, "--out", out, "--resume", code=2).stderr
+        assert "another run is writing" in told
+    finally:
+        child.kill()
+        child.wait()
+        child.stderr.close()
+    done = fastssl("train", "digits", *words, "max_time=0.0001", "--out", out, "--resume")
+    assert "out of time and saved" in done.stderr
+
+
+def test_it_runs_with_no_extra_installed(tmp_path, data):
+    hidden = tmp_path / "hidden"
+    for name in ("ffcv", "nvidia", "onnx", "onnxruntime", "safetensors"):
+        (hidden / name).mkdir(parents=True)
+        (hidden / name / "__init__.py").write_text("raise ModuleNotFoundError('not installed')")
+    place = {**os.environ, "PYTHONPATH": str(hidden), "FASTSSL_DATA": str(tmp_path / "data")}
+    done = fastssl("train", "digits", *TINY, "--out", tmp_path / "run", env=place, cwd=tmp_path)
+    assert "resident" in done.stderr
+    manifest = json.loads((tmp_path / "data" / "digits" / "dataset.json").read_text())
+    assert "ffcv" not in manifest["formats"]
+
+
+def test_a_dry_run_writes_nothing(tmp_path, data):
+    done = fastssl("train", "digits", *TINY, "--dry-run", cwd=tmp_path)
+    assert "ms a step" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,41 @@
+"""The losses of a few fixed steps, and the processor and torch that they hold exactly on."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+
+from fastssl import devices, machine
+from fastssl.assemble import assemble
+from fastssl.config_files import load
+from fastssl.training import take_step
+from tests.runs import TINY
+
+FOLDER = Path(__file__).parent
+STEPS = 4
+
+
+def losses(name: str) -> list[float]:
+    """Train tiny digits for four steps with one thread; return the losses."""
+    loaded = load("digits", [*TINY, f"algorithm={name}"])
+    threads = torch.get_num_threads()
+    run = assemble(loaded, devices.choose(loaded.config))
+    progress = torch.zeros(())
+    try:
+        return [
+            float(take_step(run, run.loader.batch(step), step, progress).loss.detach())
+            for step in range(STEPS)
+        ]
+    finally:
+        run.loader.close()
+        torch.set_num_threads(threads)
+
+
+def here() -> str:
+    """Name processor and torch; the flags tell apart machines that hide behind one name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    digest = hashlib.sha256(flags.encode()).hexdigest()[:8]
+    return f"{machine.processor()} (flags {digest}), torch {torch.__version__}"

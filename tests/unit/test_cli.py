@@ -1,0 +1,81 @@
+"""The command: fast where it needs no torch, two lines and a code where the user errs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+LIGHT = [
+    ["--help"],
+    ["--version"],
+    ["list", "algorithms"],
+    ["list", "datasets"],
+    ["list", "models"],
+    ["list", "readers"],
+    ["list", "configs"],
+    ["config", "cifar10"],
+]
+
+
+def run(*words, cwd=None):
+    command = [sys.executable, "-m", "fastssl", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+
+
+def test_light_verbs_import_no_torch():
+    code = (
+        "import sys\n"
+        "from fastssl.cli import app\n"
+        f"for words in {LIGHT!r}:\n"
+        "    sys.argv = ['fastssl', *words]\n"
+        "    try:\n"
+        "        app()\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code in (0, None), (words, end.code)\n"
+        "heavy = {'torch', 'numba', 'sklearn', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_fastssl_is_light():
+    code = "import sys, fastssl; assert not {'torch', 'pydantic', 'numpy'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_config_prints_values_origins_and_sentences_as_json():
+    rows = json.loads(run("config", "digits", "steps=7", "--json").stdout)
+    steps = next(row for row in rows if row["key"] == "steps")
+    assert (steps["value"], steps["from"]) == (7, "command line")
+    assert steps["what"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["train", "digits", "bach=3"], 2, "did you mean batch?"),
+        (["train", "digts"], 2, "did you mean digits?"),
+        (["train", "digits", "labels=41"], 2, "does not divide by 10"),
+        (["list", "things"], 2, "there is no list"),
+        (["train", "cifar10", "threads=1"], 3, "fastssl convert cifar10"),
+        (["eval", "nowhere"], 3, "is not the folder of a run"),
+        (["train", "digits", "device=cuda"], 5, "no such GPU"),
+        (["verify", "nowhere"], 3, "nowhere"),
+        (["convert", "nowhere", "out"], 3, "nowhere"),
+    ],
+)
+def test_a_mistake_gets_two_lines_and_its_code(words, code, told, tmp_path, monkeypatch):
+    import torch
+
+    if "device=cuda" in words and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    monkeypatch.setenv("FASTSSL_DATA", str(tmp_path))
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 2 and lines[0].startswith("error: ") and lines[1].startswith("  fix: ")
+    assert told in done.stderr
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.name != ".lock"]
