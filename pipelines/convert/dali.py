@@ -132,7 +132,7 @@ class TarWriter:
         return self.names
 
     def abandon(self) -> None:
-        """Close what is open and leave it unfinished."""
+        """Close what is open, unfinished as it is; after `close` there is nothing."""
         if self._file is not None:
             self._file.close()
             self._file = None

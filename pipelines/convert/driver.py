@@ -83,7 +83,8 @@ class Options:
             quality = self.quality
         else:
             quality = QUALITY if self.quality is None and size > RAW_UP_TO else None
-        return Target(size, self.resize or source.resize, quality)
+        measured = source.mean is None and split is source.splits["train"]
+        return Target(size, self.resize or source.resize, quality, measured)
 
 
 @dataclass
@@ -168,43 +169,44 @@ class _SplitTask:
         advance: Callable[[int], None],
     ) -> None:
         """Write every chunk in every format; after the first bad picture, only look for more."""
-        shape = (self.target.size, self.target.size)
-        arguments = (self.folder, self.name, self.target.encoding, shape)
-        tar = TarWriter(*arguments) if "dali" in self.formats else None
-        beton = BetonWriter(*arguments, self.split.count) if "ffcv" in self.formats else None
-        records: list[Any] = []
-        count = labeled = 0
+        tar, beton = self._open()
+        records = np.zeros(self.split.count, index.RECORD)
+        count = 0
         try:
             for chunk, prepared in chunks:
                 result.bad.extend(prepared.bad)
                 advance(len(chunk.labels))
                 if not prepared.kept or (result.bad and self.stop):
                     continue
-                if self.name == "train":
-                    result.moments.add(prepared.moments)
+                result.moments.add(prepared.moments)
                 labels = np.asarray(chunk.labels, np.int64)[prepared.kept]
                 part = _write_chunk(prepared.images, labels, count, tar, beton)
                 paths = [chunk.paths[place] for place in prepared.kept]
                 rows.write(index.rows(self.name, count, labels.tolist(), paths))
-                records.append(part)
-                count += len(labels)
-                labeled += int((labels >= 0).sum())
-            shards: list[str] = []
-            if count:
-                shards = self._close(tar, beton, np.concatenate(records))
-        except BaseException:
+                records[count : count + len(part)] = part
+                count += len(part)
+            shards = self._close(tar, beton, records[:count]) if count else []
+        finally:
             for writer in (tar, beton):
                 if writer is not None:
                     writer.abandon()
-            raise
         result.splits[self.name] = {
             "count": count,
-            "labeled": labeled,
-            "height": shape[0],
-            "width": shape[1],
+            "labeled": int((records["label"][:count] >= 0).sum()),
+            "height": self.target.size,
+            "width": self.target.size,
             "encoding": self.target.encoding,
             "shards": shards,
         }
+
+    def _open(self) -> tuple[TarWriter | None, BetonWriter | None]:
+        arguments = (
+            self.folder, self.name, self.target.encoding, (self.target.size, self.target.size),
+        )  # fmt: skip
+        return (
+            TarWriter(*arguments) if "dali" in self.formats else None,
+            BetonWriter(*arguments, self.split.count) if "ffcv" in self.formats else None,
+        )
 
     def _close(self, tar: TarWriter | None, beton: BetonWriter | None, records: Any) -> list[str]:
         shards = tar.close() if tar is not None else []

@@ -68,6 +68,7 @@ class BetonWriter:
         self._allocator = MemoryAllocator(self._writer.fname, start, page)
         self._allocator.__enter__()
         self._count = 0
+        self._finished = False
 
     def add(self, images: Bytes | Sequence[bytes], labels: Integers, first: int) -> Any:
         """Append images; return the offset of each in the file."""
@@ -103,8 +104,11 @@ class BetonWriter:
         table["size"] = self._sizes[: self._count]
         with open(self._writer.fname, "ab") as file:  # finalize left its place at the end
             file.write(table.tobytes())
+        self._finished = True
         return [self.name]
 
     def abandon(self) -> None:
-        """Close what is open and leave it unfinished."""
+        """Remove a file that is unfinished; after `close` there is none."""
         self._allocator.fp.close()
+        if not self._finished:
+            Path(self._writer.fname).unlink(missing_ok=True)

@@ -26,6 +26,7 @@ class Target:
     size: int
     resize: str  # one of RESIZES
     quality: int | None  # of JPEG; None stores the pixels themselves
+    measured: bool = False  # whether mean and deviation are wanted
 
     @property
     def encoding(self) -> str:

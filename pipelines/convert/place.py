@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.errors import ConfigError, ResourceError, UserError
+from pipelines.errors import ConfigError, DataError, ResourceError, UserError
+
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 
 
 @contextmanager
@@ -104,8 +106,16 @@ def _disk(out: Path) -> Iterator[None]:
                 f"no room to write {out}: {error.strerror}",
                 "free some space, or give an OUT on another disk",
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+        if error.errno in _REFUSED and _concerns(error, out.parent):
             raise ResourceError(
                 f"{out} cannot be written: {error.strerror}", "give an OUT you may write to"
             ) from error
+        if error.errno in _REFUSED:
+            raise DataError(
+                f"{error.filename} cannot be read: {error.strerror}", "look at its permissions"
+            ) from error
         raise
+
+
+def _concerns(error: OSError, folder: Path) -> bool:
+    return not error.filename or Path(os.fsdecode(error.filename)).is_relative_to(folder)

@@ -23,13 +23,14 @@ class Prepared:
 
 def prepare(chunk: Chunk, target: Target) -> Prepared:
     """Decode, resize and encode a chunk; what cannot be read is reported, not raised."""
+    moments = Moments.zero()
     if chunk.images is not None and _as_it_is(chunk.images.shape, target):
-        moments = Moments.zero()
+        if target.measured:
+            moments.see(chunk.images)
         return Prepared(chunk.images, list(range(len(chunk.images))), [], moments)
     done: list[Any] = []
     kept: list[int] = []
     bad: list[Skipped] = []
-    moments = Moments.zero()
     for place in range(len(chunk.labels)):
         try:
             picture = fit(_picture(chunk, place), target.size, target.resize)
@@ -37,7 +38,8 @@ def prepare(chunk: Chunk, target: Target) -> Prepared:
             bad.append(Skipped(chunk.paths[place], str(error)))
             continue
         pixels = np.asarray(picture)
-        moments.see(pixels)
+        if target.measured:
+            moments.see(pixels)
         done.append(pixels if target.quality is None else encode(picture, target.quality))
         kept.append(place)
     return Prepared(np.stack(done) if done and target.quality is None else done, kept, bad, moments)

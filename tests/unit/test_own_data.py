@@ -215,6 +215,8 @@ def write_npz(path: Path, **more) -> dict:
 def test_arrays(tmp_path):
     made = write_npz(tmp_path / "mine.npz")
     store = stored(tmp_path / "mine.npz", tmp_path / "out", test_fraction=0.2)
+    train = [int(path.split(":")[-1]) for path in store.source_paths("train")]
+    np.testing.assert_allclose(store.mean, made["images"][train].mean((0, 1, 2)) / 255, atol=2e-6)
     assert (store.name, store.class_names) == ("mine", ["0", "1", "2", "3"])
     places = {}
     for split in store.splits:

@@ -170,6 +170,16 @@ def test_bad_pictures_are_left_out_and_recorded(workers, tmp_path):
         check(store, "train", None, store.labels("train").tolist())
 
 
+def test_a_test_set_of_bad_pictures_alone_leaves_none(tmp_path):
+    source = write_folder(tmp_path / "pets", per_class=2)
+    (tmp_path / "test" / "class0").mkdir(parents=True)
+    (tmp_path / "test" / "class0" / "empty.jpg").touch()
+    raw = open_source(str(source), OwnOptions(test=tmp_path / "test"))
+    convert(raw, tmp_path / "out", Options(on_error="skip"))
+    assert set(open_store(tmp_path / "out").splits) == {"train"}
+    assert not list((tmp_path / "out").glob("test*"))
+
+
 def test_moments_are_those_of_numpy():
     pixels = np.random.default_rng(0).integers(0, 256, (7, 5, 5, 3), dtype=np.uint8)
     moments = Moments.zero()
