@@ -67,8 +67,9 @@ class DaliReader(Reader):
             prefetch_queue_depth=AHEAD,
         )
         with pipeline:
-            layout = {"layout": "HWC", "ndim": 3} if self.raw else {"ndim": 1}
-            images = fn.external_source(source=source, batch=True, dtype=types.UINT8, **layout)
+            # Stored JPEG stays where it is mapped; pixels are the output, and must be one piece.
+            kind = {"layout": "HWC", "ndim": 3} if self.raw else {"ndim": 1, "no_copy": True}
+            images = fn.external_source(source=source, batch=True, dtype=types.UINT8, **kind)
             if not self.raw:
                 images = fn.decoders.image(
                     images,
