@@ -37,10 +37,15 @@ def make_nets(dtype: torch.dtype = torch.float32, seed: int = 0) -> Nets:
     return Nets(student, teacher)
 
 
-def make_batch(algorithm: Algorithm, seed: int = 0, dtype: torch.dtype = torch.float32) -> Batch:
+def make_batch(
+    algorithm: Algorithm,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    unlabeled: int = UNLABELED,
+) -> Batch:
     """Give a random batch with the views that the algorithm declares; two positions repeat."""
     source = torch.Generator().manual_seed(seed)
-    unlabeled = UNLABELED if algorithm.views else 0
+    unlabeled = unlabeled if algorithm.views else 0
 
     def pictures(count: int) -> torch.Tensor:
         drawn = torch.randn(count, 3, SIZE, SIZE, generator=source, dtype=torch.float64)
@@ -64,3 +69,29 @@ def gradients(net: nn.Module) -> dict[str, torch.Tensor]:
 
 def snapshot(nets: Nets) -> Any:
     return copy.deepcopy((nets.student.state_dict(), nets.teacher.state_dict()))
+
+
+class TinyNet(nn.Module):
+    """The contract of our networks in two layers, for tests that compile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, padding=1)
+        self.bn = nn.BatchNorm2d(6)
+        self.classifier = nn.Linear(6, CLASSES)
+        self.rotation = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor, heads: bool = False) -> Any:
+        features = self.bn(self.conv(x)).relu().mean((2, 3))
+        logits = self.classifier(features)
+        if not heads:
+            return logits
+        return {"logits": logits, "features": features, "rotation": self.rotation(features)}
+
+
+def tiny_nets() -> Nets:
+    torch.manual_seed(0)
+    student, teacher = TinyNet(), TinyNet()
+    with torch.no_grad():
+        student.classifier.weight.mul_(8)
+    return Nets(student, teacher.requires_grad_(False))

@@ -6,9 +6,9 @@ with a permutation of itself (mixing.py), and the loss is, with r a linear ramp,
 
     H(y', p(x')) + 1.5 * r * H(q', p(u')) + 0.5 * r * H(q, p(s1)) + 0.5 * H(k, rotation(rot_k(s1)))
 
-As TorchSSL: the guess comes from a pass without gradient; the mixed batch passes in interleaved
-chunks of which the first alone moves BatchNorm's running statistics; the ramp is over 1/64 of
-training and not on the rotation loss; one mixing weight a batch (the paper: one an image).
+As TorchSSL: guesses come from a pass without gradient; the mixed batch passes in interleaved
+chunks of which the first alone moves running statistics; the ramp is over 1/64 of training and
+not on the rotation loss; one mixing weight a batch (the paper: one an image).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ReMixMatchSettings(MixMatchSettings):
     """Weight of the rotation loss."""
 
     ramp: float = Field(1 / 64, ge=0, le=1)
-    """Share of training over which two unlabelled weights rise from 0; 0 for no ramp."""
+    """Share of training over which the first two weights rise from 0; 0 for no ramp."""
 
     decay: float = Field(0.999, ge=0, lt=1)
     """Decay of the running mean of predictions."""
@@ -54,8 +54,8 @@ class ReMixMatchSettings(MixMatchSettings):
 
 def init_state(config: ReMixMatchSettings, facts: Facts) -> State:
     """Predictions are not yet known; wanted are the class shares of the labelled set."""
-    shares = facts.labeled_shares.to(facts.device).float()
-    return {"predicted": shares.new_zeros(facts.num_classes), "wanted": shares.clone()}
+    shares = facts.labeled_shares.to(facts.device).float().clone()
+    return {"predicted": shares.new_zeros(len(shares)), "wanted": shares}
 
 
 @algorithm(
@@ -78,7 +78,7 @@ def step(
     import torch
     import torch.nn.functional as F
 
-    weak, strong, other = (batch.views[name] for name in ("weak", "strong", "other"))
+    weak, strong, other = batch.views["weak"], batch.views["strong"], batch.views["other"]
     with torch.no_grad(), parts.frozen_statistics(nets.student):
         guesses = guess(parts.forward(nets.student, weak)[0], state, config, ranks)
         labels = F.one_hot(batch.labels, guesses.shape[1]).to(guesses.dtype)
@@ -100,11 +100,10 @@ def step(
     mixed_loss = shared_mean(entropies, 1 - mixed.labeled, 3 * len(weak))
     strong_loss = parts.soft_loss(anchored, guesses)
     rotation_loss = F.cross_entropy(rotated, turns)
-    risen = parts.ramp(progress, config.ramp)
+    risen = config.unlabeled_weight * mixed_loss + config.strong_weight * strong_loss
     return StepOutput(
         loss=labeled_loss
-        + risen * config.unlabeled_weight * mixed_loss
-        + risen * config.strong_weight * strong_loss
+        + parts.ramp(progress, config.ramp) * risen
         + config.rotation_weight * rotation_loss,
         metrics=parts.losses(
             labeled=labeled_loss, unlabeled=mixed_loss, strong=strong_loss, rotation=rotation_loss

@@ -1,0 +1,285 @@
+"""What every algorithm keeps to; a new file is tested by being there."""
+
+import copy
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+import fastssl.algorithms
+from fastssl import models
+from fastssl.algorithms import ALGORITHMS, Nets, vat
+from fastssl.ranks import SingleRank
+from pipelines.batch import Batch
+from tests.fake_cuda import fake_cuda, no_host_wait
+from tests.steps import (
+    CLASSES,
+    LABELED,
+    UNLABELED,
+    facts,
+    gradients,
+    make_batch,
+    make_nets,
+    snapshot,
+    tiny_nets,
+)
+from tests.unit import oracles
+
+FOLDER = Path(fastssl.algorithms.__file__).parent
+EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
+HALF = torch.tensor(0.5)
+
+
+def take(
+    name, nets, *, step=None, seed=0, state=None, progress=HALF, unlabeled=UNLABELED, **settings
+):
+    """Take one step and go backward; give what it returned."""
+    algorithm = ALGORITHMS[name]
+    config = algorithm.config(**settings)
+    state = algorithm.init_state(config, facts()) if state is None else state
+    batch = make_batch(algorithm, seed, unlabeled=unlabeled)
+    out = (step or algorithm.step)(nets, batch, state, config, progress, SingleRank())
+    nets.student.zero_grad()
+    out.loss.backward()
+    return out
+
+
+def test_listing_algorithms_needs_no_torch():
+    code = "import sys, fastssl.algorithms; assert len(fastssl.algorithms.ALGORITHMS) >= 15;"
+    subprocess.run([sys.executable, "-c", code + "assert 'torch' not in sys.modules"], check=True)
+
+
+@EVERY
+def test_a_file_is_named_and_described(name):
+    algorithm = ALGORITHMS[name]
+    file = FOLDER / f"{name}.py"
+    text = file.read_text()
+    assert len(text.splitlines()) <= 120
+    assert algorithm.summary.endswith(".") and algorithm.forwards[0].isdigit()
+    assert set(algorithm.views.values()) <= {"weak", "strong"}
+    assert "Paper: https://" in text or "supervised" in name
+    for key, field in algorithm.config.model_fields.items():
+        assert field.description, f"{name}.{key} says nothing of itself"
+    assert algorithm.config.model_config["extra"] == "forbid"
+    assert algorithm.config.model_config["frozen"]
+
+
+@EVERY
+def test_a_step_moves_the_weights_and_keeps_no_graph(name):
+    nets = make_nets()
+    before = snapshot(nets)
+    out = take(name, nets)
+    torch.optim.SGD(nets.student.parameters(), 0.1).step()
+    student, teacher = snapshot(nets)
+    assert any((before[0][k] != v).any() for k, v in student.items() if "weight" in k)
+    assert all(torch.equal(before[1][k], v) for k, v in teacher.items())
+    assert all(p.grad is None for p in nets.teacher.parameters())
+    told = [*out.metrics.values(), *out.tables.values(), out.guess, out.trusted]
+    assert not any(value.requires_grad for value in told if value is not None)
+    assert all(value.ndim == 0 for value in out.metrics.values())
+    assert "loss/labeled" in out.metrics
+    if out.guess is not None:
+        assert out.guess.shape == out.trusted.shape and out.guess.dtype == torch.int64
+        assert ((out.trusted >= 0) & (out.trusted <= 1)).all()
+
+
+def test_the_teacher_answers_in_train_mode_whatever_its_mode():
+    nets = make_nets()
+    first = take("meanteacher", nets)
+    nets = make_nets()
+    nets.teacher.eval()
+    again = take("meanteacher", nets)
+    assert torch.equal(first.loss, again.loss)
+    assert not nets.teacher.training and not any(m.training for m in nets.teacher.modules())
+
+
+def train(name, nets, state, seeds):
+    optimizer = torch.optim.SGD(nets.student.parameters(), 0.05)
+    losses = []
+    for seed in seeds:
+        out = take(name, nets, seed=seed, state=state, progress=torch.tensor(seed / 4))
+        optimizer.step()
+        losses.append(out.loss.item())
+    return losses
+
+
+@EVERY
+def test_a_resumed_run_is_the_uninterrupted_run(name):
+    algorithm = ALGORITHMS[name]
+    nets, state = make_nets(), algorithm.init_state(algorithm.config(), facts())
+    whole = train(name, nets, state, range(4))
+
+    other, half = make_nets(), algorithm.init_state(algorithm.config(), facts())
+    train(name, other, half, range(2))
+    saved, saved_state = snapshot(other), copy.deepcopy(half)  # the checkpoint
+    fresh = make_nets(seed=9)
+    fresh.student.load_state_dict(saved[0])
+    fresh.teacher.load_state_dict(saved[1])
+    assert train(name, fresh, saved_state, range(2, 4)) == whole[2:]
+    assert state.keys() == saved_state.keys()
+    assert all(torch.equal(state[key], saved_state[key]) for key in state)
+
+
+@EVERY
+def test_without_unlabelled_weights_the_labelled_term_is_left(name):
+    algorithm = ALGORITHMS[name]
+    weights = {key: 0.0 for key in algorithm.config.model_fields if key.endswith("_weight")}
+    config = algorithm.config(**weights)
+    nets = make_nets(torch.float64)
+    twin = copy.deepcopy(nets.student)
+    batch = make_batch(algorithm, dtype=torch.float64)
+    state = algorithm.init_state(config, facts())
+    out = algorithm.step(nets, batch, state, config, HALF, SingleRank())
+    out.loss.backward()
+    torch.testing.assert_close(out.loss.detach(), out.metrics["loss/labeled"])
+    getattr(oracles, name)(twin, nets.teacher, batch, {}, config, 0.5).backward()
+    for key, value in gradients(nets.student).items():
+        wanted = gradients(twin).get(key, torch.zeros_like(value))
+        torch.testing.assert_close(value, wanted, rtol=1e-6, atol=1e-8)
+
+
+def compiled_equals_eager(name, backend, close, steps=2):
+    """Take steps both ways, the second from the memory that the first left."""
+    torch._dynamo.reset()
+    step = torch.compile(ALGORITHMS[name].step, fullgraph=True, backend=backend)
+    eager, traced = tiny_nets(), tiny_nets()
+    config = ALGORITHMS[name].config()
+    memories = [ALGORITHMS[name].init_state(config, facts()) for _ in range(2)]
+    for seed in range(steps):
+        progress = torch.tensor(0.2 + 0.1 * seed)
+        same = {"seed": seed, "progress": progress, "unlabeled": LABELED}  # few chunks to trace
+        one = take(name, eager, state=memories[0], **same)
+        other = take(name, traced, step=step, state=memories[1], **same)
+        torch.testing.assert_close(one.loss, other.loss, rtol=close, atol=close)
+        theirs = gradients(traced.student)
+        for key, value in gradients(eager.student).items():
+            torch.testing.assert_close(
+                value, theirs[key], rtol=0, atol=close * max(1, value.abs().max())
+            )
+        for key, value in memories[0].items():
+            torch.testing.assert_close(value, memories[1][key], rtol=close, atol=close)
+        for mine, other_buffer in zip(
+            eager.student.buffers(), traced.student.buffers(), strict=True
+        ):
+            torch.testing.assert_close(mine, other_buffer, rtol=close, atol=close)
+
+
+@EVERY
+def test_a_step_is_one_graph(name):
+    compiled_equals_eager(name, "aot_eager", 1e-5)
+
+
+# VAT: the probe's gradient is a small difference, and rounding is the compiler's own
+INDUCTOR = {"vat": 1e-3}
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own making
+def test_flexmatch_compiles():
+    compiled_equals_eager("flexmatch", "inductor", 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "flexmatch"])
+def test_a_step_compiles(name):
+    compiled_equals_eager(name, "inductor", INDUCTOR.get(name, 1e-5))
+
+
+def step_on_fake_cuda(name, model, size, monkeypatch):
+    """Run forward and loss as CUDA would, in bfloat16, and refuse to wait for the device."""
+    algorithm = ALGORITHMS[name]
+    # a gradient inside the step needs a driver; its forward does not
+    monkeypatch.setattr(vat, "gradient", lambda function, at: at * function(at))
+    with fake_cuda(), torch.device("cuda"):
+        student, teacher = cuda_network(model), cuda_network(model)
+        batch = make_cuda_batch(algorithm, size)
+        config = algorithm.config()
+        shares = torch.full((CLASSES,), 1 / CLASSES)
+        state = algorithm.init_state(config, replace(facts(), labeled_shares=shares, device="cuda"))
+        progress = torch.zeros(())
+        with no_host_wait(), torch.autocast("cuda", torch.bfloat16):
+            out = algorithm.step(
+                Nets(student, teacher), batch, state, config, progress, SingleRank()
+            )
+            assert student(batch.images).dtype == torch.bfloat16, "autocast is off"
+        for value in (out.loss, *out.metrics.values(), *state.values()):
+            assert value.device.type == "cuda"
+        assert out.loss.dtype == torch.float32
+
+
+def cuda_network(model):
+    """Build as `build` does; fake parameters cannot be moved or laid out anew in place."""
+    with mock.patch("torch.cuda.is_available", lambda: False):  # else constants look for a driver
+        net = models._build(model, CLASSES, "torchssl", {"rotation": 4})
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            laid = torch.empty_like(module.weight, memory_format=torch.channels_last)
+            module.weight = nn.Parameter(laid)
+    return net
+
+
+def make_cuda_batch(algorithm, size):
+    def pictures(count):
+        return torch.empty(count, 3, size, size).contiguous(memory_format=torch.channels_last)
+
+    count = 8 if algorithm.views else 0
+    place = torch.zeros(count, dtype=torch.int64)
+    return Batch(
+        images=pictures(4),
+        labels=torch.zeros(4, dtype=torch.int64),
+        views={view: pictures(count) for view in algorithm.views},
+        position=place,
+        everyone=place,
+        key=torch.zeros(2, dtype=torch.int64),
+    )
+
+
+@EVERY
+def test_a_step_would_run_on_cuda_without_waiting(name, monkeypatch):
+    step_on_fake_cuda(name, "wrn-10-1", 8, monkeypatch)
+
+
+@pytest.mark.slow
+@EVERY
+@pytest.mark.parametrize(("model", "size"), [("wrn-28-2", 32), ("resnet50", 64)])
+def test_a_large_step_would_run_on_cuda_without_waiting(name, model, size, monkeypatch):
+    step_on_fake_cuda(name, model, size, monkeypatch)
+
+
+@EVERY
+def test_half_precision_stays_near(name):
+    whole = take(name, make_nets())
+    with torch.autocast("cpu", torch.bfloat16):
+        half = take(name, make_nets())
+    assert half.loss.dtype == torch.float32
+    assert abs(half.loss.item() - whole.loss.item()) <= 0.02 * abs(whole.loss.item())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@EVERY
+def test_a_step_never_waits_for_the_gpu(name):
+    algorithm = ALGORITHMS[name]
+    nets = Nets(*(net.cuda() for net in (make_nets().student, make_nets().teacher)))
+    batch = make_batch(algorithm)
+    there = Batch(
+        batch.images.cuda(),
+        batch.labels.cuda(),
+        {view: images.cuda() for view, images in batch.views.items()},
+        batch.position.cuda(),
+        batch.everyone.cuda(),
+        batch.key.cuda(),
+    )
+    config = algorithm.config()
+    state = algorithm.init_state(config, facts("cuda"))
+    progress = HALF.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        algorithm.step(nets, there, state, config, progress, SingleRank()).loss.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
