@@ -1,0 +1,170 @@
+"""The curriculum against recounting every mark in Python, and the code it compiles to."""
+
+import itertools
+import math
+import re
+from collections import Counter
+
+import pytest
+import torch
+
+from fastssl.algorithms import Facts, cpl
+from fastssl.ranks import SingleRank
+from pipelines.batch import Batch
+
+MAPPINGS = {
+    "convex": lambda x: x / (2 - x),
+    "linear": lambda x: x,
+    "concave": lambda x: math.log(x + 1) / math.log(2),
+}
+
+
+def batch_at(position):
+    nothing = position[:0]
+    return Batch(nothing, nothing, {}, position, position, nothing)
+
+
+def start(config, classes, images):
+    shares = torch.full((classes,), 1 / classes)
+    return cpl.init_state(config, Facts(classes, images, shares, "cpu"))
+
+
+def draw(classes, images, count, seed):
+    """Give logits of which about half are sure, and positions of which some repeat."""
+    source = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, classes, generator=source)
+    favourite = (torch.rand(count, generator=source) ** 2 * classes).long()
+    boost = math.log(classes) + 6 * torch.rand(count, generator=source)
+    logits[torch.arange(count), favourite] += boost
+    return logits, torch.randint(images, (count,), generator=source)
+
+
+class Plain:
+    """The published way: count all marks with a Counter, every step."""
+
+    def __init__(self, config, classes, images):
+        self.config, self.classes = config, classes
+        self.marks = [-1] * images
+
+    def step(self, logits, position):
+        config, count = self.config, Counter(self.marks)
+        most = max(count[c] for c in range(self.classes))
+        if config.warmup:
+            most = max(most, count[-1])
+        learnt = [count[c] / most if most else 0.0 for c in range(self.classes)]
+        limits = [max(config.floor, config.threshold * MAPPINGS[config.mapping](x)) for x in learnt]
+        best, guess = logits.softmax(1).max(1)
+        best, guess = best.tolist(), guess.tolist()
+        mask = [b >= limits[g] for b, g in zip(best, guess, strict=True)]
+        for b, g, place in zip(best, guess, position.tolist(), strict=True):
+            if b >= config.threshold:
+                self.marks[place] = g
+        return mask, limits
+
+
+def compare(decide, config, classes, images, count, seeds):
+    plain, state = Plain(config, classes, images), start(config, classes, images)
+    used = repeated = 0
+    for seed in seeds:
+        logits, position = draw(classes, images, count, seed)
+        decision = decide(logits, batch_at(position), state, config, SingleRank())
+        mask, limits = plain.step(logits, position)
+        assert decision.trusted.tolist() == mask
+        torch.testing.assert_close(decision.thresholds, torch.tensor(limits), rtol=1e-6, atol=1e-7)
+        assert state["marks"].tolist() == plain.marks
+        counter = Counter(plain.marks)
+        assert state["counts"].tolist() == [counter[c] for c in range(classes)] + [counter[-1]]
+        used += sum(mask)
+        repeated += len(position) - len(set(position.tolist()))
+    assert 0 < used < count * len(seeds) and repeated > 0, "the test tests nothing"
+
+
+WAYS = list(itertools.product((2, 10, 100, 1000), MAPPINGS, (True, False)))
+
+
+@pytest.mark.parametrize(("classes", "mapping", "warmup"), WAYS)
+def test_equals_the_counter(classes, mapping, warmup):
+    # 24 ways of 84 steps each: 2,016 random steps
+    number = WAYS.index((classes, mapping, warmup))
+    floor = 0.5 if number % 3 == 0 else 0.0
+    config = cpl.CurriculumSettings(mapping=mapping, warmup=warmup, floor=floor)
+    seeds = range(84 * number, 84 * (number + 1))
+    compare(cpl.curriculum, config, classes, images=150, count=24, seeds=seeds)
+
+
+def test_the_last_sure_one_wins():
+    config = cpl.CurriculumSettings()
+    state = start(config, 3, 4)
+    sure, unsure = 20.0, 0.1
+    logits = torch.zeros(5, 3)
+    for row, (label, size) in enumerate([(0, sure), (1, sure), (2, unsure), (2, sure), (0, sure)]):
+        logits[row, label] = size
+    position = torch.tensor([1, 1, 1, 3, 0])
+    cpl.curriculum(logits, batch_at(position), state, config, SingleRank())
+    assert state["marks"].tolist() == [0, 1, -1, 2]
+    assert state["counts"].tolist() == [1, 1, 1, 1]
+
+
+def test_marks_take_less_than_eight_bytes_an_image():
+    state = start(cpl.CurriculumSettings(), 1000, 100)
+    assert state["marks"].element_size() == 2
+    assert start(cpl.CurriculumSettings(), 40_000, 100)["marks"].element_size() == 4
+
+
+def test_a_rare_class_is_learnt_with_fewer_marks():
+    shares = torch.tensor([0.6, 0.3, 0.1])
+    config = cpl.CurriculumSettings(prior="labelled", mapping="linear", threshold=1.0)
+    state = cpl.init_state(config, Facts(3, 100, shares, "cpu"))
+    state["counts"].copy_(torch.tensor([60, 15, 10, 15]))
+    torch.testing.assert_close(cpl.thresholds(state, config), torch.tensor([1.0, 0.5, 1.0]))
+    uniform = cpl.CurriculumSettings(mapping="linear", threshold=1.0)
+    torch.testing.assert_close(cpl.thresholds(state, uniform), torch.tensor([1, 1 / 4, 1 / 6]))
+
+
+def test_two_ranks_hold_the_table_of_one():
+    """Each rank decides for its half and gathers the other's: the tables are one."""
+    config, classes, images = cpl.CurriculumSettings(), 10, 60
+    one = start(config, classes, images)
+    two = [start(config, classes, images) for _ in range(2)]
+
+    class Half(SingleRank):
+        def __init__(self, sent):
+            self.sent = sent
+
+        def gather(self, tensor):
+            return torch.cat(self.sent)
+
+    for seed in range(20):
+        logits, position = draw(classes, images, 16, seed)
+        whole = cpl.curriculum(logits, batch_at(position), one, config, SingleRank())
+        best, guess = logits.softmax(1).max(1)
+        sure = torch.where(best >= config.threshold, guess, -1).int()
+        for rank, state in enumerate(two):
+            mine = slice(8 * rank, 8 * rank + 8)
+            batch = Batch(None, None, {}, position[mine], position, None)
+            part = cpl.curriculum(logits[mine], batch, state, config, Half(sure.split(8)))
+            assert torch.equal(part.trusted, whole.trusted[mine])
+            assert all(torch.equal(state[key], one[key]) for key in one)
+
+
+def test_compiles_to_one_kernel_called_once():
+    from torch._inductor.utils import run_and_get_code
+
+    torch._dynamo.reset()
+    config, ranks = cpl.CurriculumSettings(), SingleRank()
+
+    def decide(logits, batch, state, config, ranks):
+        return cpl.curriculum(logits, batch, state, config, ranks)
+
+    compiled = torch.compile(decide, fullgraph=True)
+    logits, position = draw(10, 150, 24, 0)
+    _, codes = run_and_get_code(
+        compiled, logits, batch_at(position), start(config, 10, 150), config, ranks
+    )
+    (code,) = codes
+    kernels = re.findall(r"^(cpp_fused\w*) = async_compile", code, re.MULTILINE)
+    calls = re.findall(r"^\s+(cpp_fused\w*)\(", code, re.MULTILINE)
+    assert len(kernels) == 1 and calls == kernels
+    fallback = re.findall(r"extern_kernels\.|torch\.ops\.aten\.\w+\.|aten\.\w+\.\w+\(", code)
+    assert not fallback
+    compare(compiled, config, 10, images=150, count=24, seeds=range(60))
