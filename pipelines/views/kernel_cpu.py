@@ -5,7 +5,7 @@ blends, which round as Pillow's do. `fastmath` stays off: a contracted multiply-
 Compiled code is cached on disk by this file's date, so the helpers live here and nowhere else.
 """
 
-# mypy: disable-error-code="untyped-decorator, no-any-return"
+# mypy: disable-error-code="untyped-decorator, no-any-return, import-untyped, assignment"
 from __future__ import annotations
 
 from typing import Any

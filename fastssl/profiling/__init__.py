@@ -1,0 +1,1 @@
+"""Measurements: one module a subject, each with `run`, and the records they leave."""
