@@ -37,7 +37,8 @@ def read_beton(store: Store, split: str) -> tuple[list[bytes], list[int], list[i
     images = []
     for place, row in enumerate(reader.metadata):
         assert row["f0"]["data_ptr"] == sizes[place]["ptr"]
-        images.append(data[int(sizes[place]["ptr"]) :][: int(sizes[place]["size"])])
+        start = int(sizes[place]["ptr"])
+        images.append(data[start : start + int(sizes[place]["size"])])
     return images, reader.metadata["f1"].tolist(), reader.metadata["f2"].tolist()
 
 
