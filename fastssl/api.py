@@ -99,8 +99,9 @@ def label(run: Place, store: Place, out: Place, **options: Any) -> dict[str, Any
     """Write the pseudo-labels of a store's unlabelled pictures; return what was written.
 
     >>> import fastssl
-    >>> fastssl.label("runs/a", "digits_store", "pseudo.csv")["pictures"]
-    1397
+    >>> done = fastssl.label("runs/a", "digits_store", "pseudo.csv")
+    >>> done["out"], done["written"] == done["pictures"]
+    ('pseudo.csv', True)
     """
     from fastssl.labeling import label as run_label
 

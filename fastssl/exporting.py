@@ -92,10 +92,10 @@ def write(model: Predictor, file: Path) -> None:
     """Write one format."""
     about = json.dumps(describe(model), indent=1)
     if file.suffix == ".safetensors":
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         weights = {key: value.contiguous() for key, value in model.content["ema"].items()}
-        save_file(weights, file, metadata={"fastssl": about})
+        file.write_bytes(save(weights, metadata={"fastssl": about}))
         file.with_suffix(".json").write_text(about + "\n", encoding="utf-8")
         return
     with warnings.catch_warnings():  # torch's exporters warn of their own insides

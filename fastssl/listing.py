@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+from fastssl import plugins
 from fastssl.config_files import Loaded, available, find, flatten
 from fastssl.errors import ConfigError
 
@@ -22,7 +23,14 @@ def rows(kind: str) -> list[dict[str, Any]]:
     }
     if kind not in makers:
         raise ConfigError(f"there is no list of {kind!r}", f"type one of: {', '.join(KINDS)}")
-    return makers[kind]()
+    return makers[kind]() + offered(kind)
+
+
+def offered(kind: str) -> list[dict[str, Any]]:
+    """List what installed packages add by entry points."""
+    single = {"algorithms": "algorithm", "datasets": "data", "models": "model"}.get(kind)
+    found = plugins.offered(single) if single else []
+    return [{"name": name, "what": f"from the package {package}"} for name, package in found]
 
 
 def algorithms() -> list[dict[str, Any]]:

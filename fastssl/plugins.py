@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -47,7 +48,7 @@ def _absolute(value: Any) -> Any:
     found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return value
-    return str(Path(found["path"]).expanduser().absolute()) + (found[2] or "")
+    return os.path.abspath(os.path.expanduser(found["path"])) + (found[2] or "")
 
 
 def short(name: str) -> str:

@@ -190,7 +190,7 @@ class Predictor:
         for start in range(0, len(items), self.batch):
             part = items[start : start + self.batch]
             pixels = [self.preprocessing.pixels(to_picture(one)) for one in part]
-            rows += self._forward(np.stack(pixels), features)
+            rows.extend(self._forward(np.stack(pixels), features))
         return rows
 
     def _forward(self, pixels: Pixels, features: bool = False) -> Any:

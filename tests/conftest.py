@@ -21,3 +21,37 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         ensure_store("digits")
     return folder
+
+
+@pytest.fixture(scope="session")
+def trained(data: Path) -> Path:
+    """Return a short FlexMatch run on the digits, trained once for all xdist workers."""
+    folder = data.parent / "trained"
+    with (data.parent / "trained.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "summary.json").exists():
+            import fastssl
+
+            fastssl.train("digits", out=folder, **SHORT_RUN)
+    return folder
+
+
+SHORT_RUN = {
+    "algorithm": "flexmatch",
+    "algo": {"threshold": 0.6},
+    "labels": 400,
+    "model": "wrn-10-1",
+    "batch": 32,
+    "ratio": 1,
+    "steps": 60,
+    "lr": 0.1,
+    "ema": 0.8,
+    "bn_momentum": 0.3,
+    "eval_every": 60,
+    "eval_every_late": 60,
+    "log_every": 60,
+    "threads": 1,
+    "loader_threads": 1,
+    "eval_batch": 100,
+    "tensorboard": False,
+}

@@ -1,0 +1,52 @@
+"""The Python API: light to import, its examples true."""
+
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fastssl
+from fastssl import api, predicting
+from pipelines.store import open_store
+
+
+def test_import_takes_no_torch_and_next_to_no_time() -> None:
+    program = (
+        "import sys, time; a = time.process_time(); import fastssl; b = time.process_time(); "
+        "heavy = {'torch', 'numpy', 'numba', 'PIL', 'pydantic'} & set(sys.modules); "
+        "assert not heavy, heavy; assert 'train' in dir(fastssl); print(b - a)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 0.2  # seconds of the processor, so that a busy machine may pass
+
+
+def test_every_name_is_there_and_no_module_hides_one() -> None:
+    for name in fastssl.__all__:
+        assert getattr(fastssl, name) is not None
+    folder = Path(fastssl.__file__).parent
+    for name in fastssl.__all__:
+        assert not (folder / name).exists() and not (folder / f"{name}.py").exists(), name
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = fastssl.nothing
+
+
+def test_the_examples_of_the_docstrings_run(
+    trained: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "a").symlink_to(trained)
+    (tmp_path / "digits_store").symlink_to(data / "digits")
+    digit = open_store(data / "digits").image("test", 0)
+    Image.fromarray(np.asarray(digit)).save(tmp_path / "digit.png")
+    monkeypatch.chdir(tmp_path)
+    tried = 0
+    for module in (api, predicting):
+        results = doctest.testmod(module, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+        assert results.failed == 0
+        tried += results.attempted
+    assert tried > 15

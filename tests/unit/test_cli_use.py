@@ -1,0 +1,59 @@
+"""Help, examples and completion of every verb."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fastssl.cli import app
+from fastssl.errors import ConfigError
+
+VERBS = sorted(typer.main.get_command(app).commands)
+runner = CliRunner()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself_with_an_example(verb: str) -> None:
+    done = runner.invoke(app, [verb, "--help"], env={"COLUMNS": "100", "TERM": "dumb"})
+    assert done.exit_code == 0
+    assert f"Example: fastssl {verb} " in " ".join(done.stdout.split())
+    command = typer.main.get_command(app).commands[verb]
+    assert command.help and command.help.strip()
+    for parameter in command.params:
+        assert parameter.name == "help" or getattr(parameter, "help", None), parameter.name
+
+
+def test_the_verbs_of_using_a_model_are_there() -> None:
+    assert {"predict", "label", "export", "doctor"} <= set(VERBS)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_written(shell: str) -> None:
+    program = "import sys; sys.argv = ['fastssl']; from fastssl.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "_FASTSSL_COMPLETE": f"source_{shell}"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "_FASTSSL_COMPLETE=complete_" + shell in done.stdout
+
+
+def test_mistakes_of_use(trained: Path, tmp_path: Path) -> None:
+    for words in (["export", str(trained)], ["config"], ["export", str(trained), "m.zip"]):
+        assert isinstance(runner.invoke(app, words).exception, ConfigError)
+
+
+def test_label_and_export_print_what_they_did(trained: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    done = runner.invoke(app, ["label", str(trained), str(data / "digits"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert f"--labels {out}" in done.stdout and (tmp_path / "p.html").exists()
+    file = tmp_path / "m.safetensors"
+    done = runner.invoke(app, ["export", str(trained), str(file)])
+    assert done.exit_code == 0 and "difference" in done.stdout

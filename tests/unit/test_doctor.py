@@ -1,0 +1,49 @@
+"""What the doctor says of this machine, and of one that lacks something."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fastssl import doctor
+from fastssl.cli import app
+from fastssl.errors import DataError
+
+
+def table(rows: list[dict[str, str]]) -> dict[str, dict[str, str]]:
+    return {row["what"]: row for row in rows}
+
+
+def test_versions_devices_and_readers_are_told() -> None:
+    done = CliRunner().invoke(app, ["doctor", "--json"])
+    found = table(json.loads(done.stdout))
+    for name in ("fastssl", "torch", "numba", "memory", "reader resident", "data folder"):
+        assert found[name]["state"] not in ("", "missing")
+    assert "GPU" in found or "cuda:0" in found
+
+
+def test_what_is_missing_comes_with_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "installed", lambda module: "no")
+    found = table(doctor.rows())
+    for name in ("reader ffcv", "reader dali", "export onnx"):
+        assert found[name]["state"] == "missing"
+        assert found[name]["do"].startswith("pip install 'fastssl[")
+
+
+def test_the_self_test_runs_the_whole_way(capsys: pytest.CaptureFixture[str]) -> None:
+    results = doctor.self_test()
+    names = [row["what"] for row in results]
+    assert names == ["test convert", "test train", "test judge", "test predict"]
+    assert all("FAILED" not in row["state"] and row["do"] is None for row in results)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_failure_is_told_and_ends_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(source: str, out: Path, **options: object) -> None:
+        raise DataError("the disk is gone", "buy another")
+
+    monkeypatch.setattr("fastssl.api.convert", broken)
+    (row,) = doctor.self_test()
+    assert "FAILED: the disk is gone" in row["state"] and row["do"] == "buy another"
+    assert CliRunner().invoke(app, ["doctor", "--test"]).exit_code == 1

@@ -1,0 +1,137 @@
+"""Pseudo-labels: of the right pictures, by the right thresholds, and fit to be converted again."""
+
+import csv
+import html
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fastssl
+from fastssl import contact_sheet, labeling
+from fastssl.algorithms import cpl
+from fastssl.errors import ConfigError, DataError
+from fastssl.predicting import Predictor
+from pipelines.store import Store, open_store
+from tests.pictures import noise
+
+
+@pytest.fixture(scope="module")
+def model(trained: Path) -> Predictor:
+    return fastssl.load(trained)
+
+
+@pytest.fixture(scope="module")
+def guesses(model: Predictor, data: Path) -> labeling.Guesses:
+    return labeling.guess(model, open_store(data / "digits"))
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_lines_hold_path_label_confidence_threshold_and_trust(
+    trained: Path, model: Predictor, data: Path, tmp_path: Path
+) -> None:
+    done = fastssl.label(trained, data / "digits", tmp_path / "p.csv")
+    rows = read(tmp_path / "p.csv")
+    assert list(rows[0]) == ["path", "label", "confidence", "threshold", "trusted"]
+    assert len(rows) == done["pictures"] == 1437 - 400, "labelled pictures are not guessed at"
+    levels = cpl.thresholds(model.content["state"], model.loaded.settings).tolist()
+    assert max(levels) > 0, "no class has a threshold: the test tests nothing"
+    for row in rows:
+        level = levels[model.classes.index(row["label"])]
+        assert float(row["threshold"]) == pytest.approx(level, abs=1e-6)
+        assert (row["trusted"] == "yes") == (float(row["confidence"]) >= level)
+    assert done["trusted"] == sum(row["trusted"] == "yes" for row in rows)
+    store = open_store(data / "digits")
+    place = {path: number for number, path in enumerate(store.source_paths("train"))}
+    for row in rows[:5]:
+        assert model.predict(store.image("train", place[row["path"]])).label == row["label"]
+
+
+def test_filters_leave_lines_out(trained: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    digits = data / "digits"
+    done = fastssl.label(trained, digits, out, min_confidence=0.4)
+    assert all(float(row["confidence"]) >= 0.4 for row in read(out))
+    assert 0 < done["written"] < done["pictures"]
+    fastssl.label(trained, digits, out, trusted_only=True, given=True)
+    kinds = [row["trusted"] for row in read(out)]
+    assert kinds.count("given") == 400 and "no" not in kinds
+    with pytest.raises(ConfigError, match="min_confidence"):
+        fastssl.label(trained, digits, out, min_confidence=2)
+
+
+def own_folder(path: Path) -> list[Path]:
+    """Write pictures with names that need quoting, none of them in class folders."""
+    path.mkdir()
+    random = np.random.default_rng(0)
+    names = [f'odd, "{place}"\n<b>.png' if place == 1 else f"{place}.png" for place in range(24)]
+    for place, name in enumerate(names):
+        picture = np.asarray(noise((16, 16), random)) // 4
+        picture[:, :, place % 2] += 150
+        Image.fromarray(picture.astype(np.uint8)).save(path / name)
+    return [path / name for name in names]
+
+
+def test_pseudo_labels_go_back_through_convert(tmp_path: Path) -> None:
+    paths = own_folder(tmp_path / "mine")
+    with (tmp_path / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([[path.name, "rg"[i % 2]] for i, path in enumerate(paths[2:8])])
+    test = tmp_path / "test"
+    for place, path in enumerate(paths[8:12]):
+        (test / "rg"[place % 2]).mkdir(parents=True, exist_ok=True)
+        (test / "rg"[place % 2] / f"{place}.png").write_bytes(path.read_bytes())
+    options = {"formats": ("dali",), "test": test, "progress": False}
+    first = tmp_path / "first"
+    fastssl.convert(tmp_path / "mine", first, labels=tmp_path / "labels.csv", **options)
+    tiny = {"model": "wrn-10-1", "batch": 4, "ratio": 2, "steps": 3, "eval_every": 3}
+    tiny |= {"labels": "all", "tensorboard": False, "threads": 1}
+    fastssl.train("own", store=str(first), out=tmp_path / "run", **tiny)
+    sheet = tmp_path / "sheet.html"
+    pseudo = tmp_path / "pseudo.csv"
+    fastssl.label(tmp_path / "run", first, pseudo, given=True, sheet=sheet)
+    written = {row["path"]: row["label"] for row in read(pseudo)}
+    assert len(written) == 24
+    again: Store = fastssl.convert(tmp_path / "mine", tmp_path / "again", labels=pseudo, **options)
+    labels = [again.class_names[label] for label in again.labels("train")]
+    assert dict(zip(again.source_paths("train"), labels, strict=True)) == written
+    text = sheet.read_text()
+    assert "<b>" not in text and html.escape("<b>.png") in text
+
+
+def test_the_sheet_shows_both_ends_of_every_class(
+    guesses: labeling.Guesses, tmp_path: Path
+) -> None:
+    contact_sheet.write_sheet(guesses, tmp_path / "s.html")
+    text = (tmp_path / "s.html").read_text()
+    assert text.count("<h2>") == 10
+    number = int(np.bincount(guesses.label).argmax())
+    most, least = contact_sheet.ends(guesses, number)
+    own = guesses.confidence[guesses.label == number]
+    assert guesses.confidence[most].max() == own.max()
+    assert guesses.confidence[least].min() == own.min()
+    assert not set(most) & set(least)
+    contact_sheet.write_sheet(guesses, tmp_path / "s.png")
+    with Image.open(tmp_path / "s.png") as picture:
+        assert picture.size[0] > 1000
+    with pytest.raises(ConfigError, match="contact sheet"):
+        contact_sheet.write_sheet(guesses, tmp_path / "s.pdf")
+
+
+def test_another_algorithms_threshold_is_its_own(model: Predictor) -> None:
+    from types import SimpleNamespace
+
+    for settings, level in ((SimpleNamespace(threshold=0.8), 0.8), (SimpleNamespace(), 0.95)):
+        other = SimpleNamespace(loaded=SimpleNamespace(settings=settings), classes=["a", "b"])
+        assert labeling.class_thresholds(other).tolist() == [level, level]
+
+
+def test_a_store_of_other_classes_is_refused(model: Predictor, data: Path) -> None:
+    store = open_store(data / "digits")
+    store.class_names = ["cat", "dog"]
+    with pytest.raises(DataError, match="other classes"):
+        labeling.guess(model, store)

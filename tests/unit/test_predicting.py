@@ -1,0 +1,234 @@
+"""Predicting prepares pictures exactly as evaluation does, from whatever they are handed as."""
+
+import csv
+import io
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import fastssl
+from fastssl import evaluation, judging
+from fastssl.cli import app
+from fastssl.errors import ConfigError, DataError
+from fastssl.inputs import files, to_picture
+from fastssl.predicting import Predictor
+from fastssl.predictions import predict
+from pipelines.convert import Options, convert
+from pipelines.sources import Source, SourceSplit, array_chunks
+from pipelines.store import Store, open_store
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def model(trained: Path) -> Predictor:
+    return fastssl.load(trained)
+
+
+@pytest.fixture(scope="module")
+def digits(data: Path) -> Store:
+    return open_store(data / "digits")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, digits: Store) -> Path:
+    """The first test images of the digits as files, by their index."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for place in range(30):
+        Image.fromarray(np.asarray(digits.image("test", place))).save(folder / f"{place:03d}.png")
+    return folder
+
+
+def evaluated(trained: Path, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    """Return the logits that `eval` itself judges."""
+    seen = []
+    judge = evaluation.judge
+    monkeypatch.setattr(judging.evaluation, "judge", lambda *a: seen.append(a[0]) or judge(*a))
+    judging.evaluate(trained)
+    return seen[0]
+
+
+def test_a_store_gives_the_predictions_of_evaluation_to_the_bit(
+    trained: Path, model: Predictor, digits: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = evaluated(trained, monkeypatch)
+    ours = np.concatenate(list(model.store(digits, "test", np.arange(360))))
+    assert np.array_equal(ours, logits.numpy())
+    assert len(set(ours.argmax(axis=1))) > 3, "the model says one thing of all: nothing is tested"
+
+
+def test_the_pictures_of_a_raw_store_give_the_predictions_of_evaluation(
+    trained: Path, model: Predictor, digits: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = evaluated(trained, monkeypatch).numpy()
+    paths = []
+    for place in range(360):
+        paths.append(str(tmp_path / f"{place:03d}.png"))
+        Image.fromarray(np.asarray(digits.image("test", place))).save(paths[-1])
+    ours = [outcome.logits for outcome in model.files(paths)]
+    assert np.array_equal(np.stack(ours), logits)
+
+
+def colored(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return pictures of three colours that run into each other, with grain, and their labels."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(count) % 3
+    base = np.array([[150, 110, 110], [110, 150, 110], [110, 110, 150]])[labels]
+    base = base + random.normal(0, 20, (count, 3))
+    noise = random.normal(0, 30, (count, 40, 40, 3))
+    return (base[:, None, None] + noise).clip(0, 255).astype(np.uint8), labels
+
+
+def test_the_originals_of_a_jpeg_store_are_judged_like_the_store(tmp_path: Path) -> None:
+    splits = {}
+    for seed, (name, count) in enumerate((("train", 60), ("test", 201))):
+        images, labels = colored(count, seed)
+        splits[name] = SourceSplit(
+            count, 32, lambda images=images, labels=labels: array_chunks(images, labels, "colors")
+        )
+    source = Source(name="colors", class_names=["r", "g", "b"], splits=splits, resize="crop")
+    convert(source, tmp_path / "store", Options(formats=("dali",), quality=90, workers=1))
+    settings = {"model": "wrn-10-1", "batch": 15, "steps": 10, "ema": 0.5, "bn_momentum": 0.5}
+    settings |= {"eval_every": 10, "labels": "all", "tensorboard": False, "threads": 1}
+    store = str(tmp_path / "store")
+    fastssl.train("own", algorithm="supervised", store=store, out=tmp_path / "run", **settings)
+    error = fastssl.evaluate(tmp_path / "run")["error"]
+    guesses = fastssl.load(tmp_path / "run").predict(list(images))
+    wrong = [guess.label != "rgb"[label] for guess, label in zip(guesses, labels, strict=True)]
+    assert 0 < error < 60, "nothing or all was learnt: the test tests nothing"
+    assert abs(100 * np.mean(wrong) - error) <= 0.5
+
+
+def test_one_picture_is_the_same_picture_in_every_form(
+    model: Predictor, digits: Store, tmp_path: Path
+) -> None:
+    pixels = np.array(digits.image("test", 3))
+    path = tmp_path / "digit.png"
+    Image.fromarray(pixels).save(path)
+    forms = [
+        path,
+        str(path),
+        Image.open(path),
+        pixels,
+        pixels.transpose(2, 0, 1),
+        pixels.astype(np.float32) / 255,
+        torch.from_numpy(pixels),
+        torch.from_numpy(pixels).permute(2, 0, 1).float() / 255,
+        pixels[:, :, 0],
+    ]
+    found = [model.predict(form) for form in forms]
+    assert all(one == found[0] for one in found)
+    assert found[0].label == found[0].top5[0][0]
+    assert found[0].probability == found[0].top5[0][1] == max(share for _, share in found[0].top5)
+    listed = model.predict(forms)
+    assert [one.label for one in listed] == [found[0].label] * len(forms)
+    assert len(model.predict(np.stack([pixels, pixels]))) == 2
+    assert model.predict([]) == []
+
+
+def test_features_are_those_before_the_classifier(model: Predictor, digits: Store) -> None:
+    pixels = np.array(digits.image("test", 3))
+    features = model.features([pixels, pixels])
+    assert features.shape == (2, 64)
+    logits = model.model.classifier(torch.from_numpy(features))
+    expected = next(iter(model.store(digits, "test", np.array([3]))))
+    assert np.allclose(logits.detach().numpy()[0], expected[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "no/such/file.png",
+        3,
+        np.zeros((5, 5, 7), np.uint8),
+        np.zeros((0, 4, 3), np.uint8),
+        np.full((4, 4, 3), 7.0),
+        np.full((4, 4, 3), np.nan),
+        np.zeros((4, 4, 3), np.int64),
+    ],
+)
+def test_what_is_no_picture_is_refused(bad: object) -> None:
+    with pytest.raises(DataError):
+        to_picture(bad)
+
+
+def test_files_folders_globs_and_lists_are_found(pictures: Path) -> None:
+    inner = pictures / "inner"
+    inner.mkdir()
+    (pictures / "000.png").rename(inner / "deep.PNG")
+    (pictures / "notes.txt").write_text("not a picture")
+    everything = list(files([str(pictures)], []))
+    assert len(everything) == 30 and str(inner / "deep.PNG") in everything
+    assert list(files([f"{pictures}/00?.png"], [])) == [
+        f"{pictures}/00{i}.png" for i in range(1, 10)
+    ]
+    assert list(files(["-"], ["a.png\n", "\n", "b c.png\r\n"])) == ["a.png", "b c.png"]
+    assert list(files(["missing.png", "none*.png"], [])) == ["missing.png", "none*.png"]
+
+
+def bomb() -> bytes:
+    """Return the head of a PNG that says it has 10^10 pixels."""
+    head = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + head
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", len(head))
+        + chunk
+        + struct.pack(">I", zlib.crc32(chunk))
+        + struct.pack(">I", 0)
+        + b"IEND"
+        + struct.pack(">I", zlib.crc32(b"IEND"))
+    )
+
+
+def test_bad_files_are_listed_and_the_rest_is_done(
+    trained: Path, pictures: Path, tmp_path: Path
+) -> None:
+    (pictures / "bomb.png").write_bytes(bomb())
+    (pictures / "text.jpg").write_text("hello")
+    (pictures / "empty.gif").write_bytes(b"")
+    out, lines = tmp_path / "out" / "g.csv", tmp_path / "g.jsonl"
+    words = ["predict", str(trained), str(pictures), "gone.png", "--csv", str(out)]
+    done = runner.invoke(app, [*words, "--jsonl", str(lines)])
+    assert done.exit_code == 0, done.output
+    for name in ("bomb.png", "text.jpg", "empty.gif", "gone.png"):
+        assert f"{name}: " in done.stderr
+    assert "pixels" in next(line for line in done.stderr.splitlines() if "bomb.png" in line)
+    rows = list(csv.DictReader(out.open()))
+    objects = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert len(rows) == len(objects) == 30
+    for row, content in zip(rows, objects, strict=True):
+        assert row["path"] == content["path"] and row["label"] == content["label"]
+        assert json.loads(row["top5"])[0][0] == row["label"]
+        assert abs(float(row["probability"]) - content["probability"]) < 1e-6
+    assert runner.invoke(app, [*words, "--strict"]).exit_code == 3
+
+
+def test_csv_on_stdout_is_csv_alone(trained: Path, pictures: Path) -> None:
+    listed = "\n".join(map(str, sorted(pictures.iterdir())[:4]))
+    done = runner.invoke(app, ["predict", str(trained), "-", "--csv", "-"], input=listed)
+    assert len(list(csv.DictReader(io.StringIO(done.stdout)))) == 4
+    assert "4 pictures" in done.stderr
+
+
+def test_a_store_is_predicted_split_by_split(trained: Path, digits: Store) -> None:
+    words = ["predict", str(trained), str(digits.path), "--json"]
+    done = json.loads(runner.invoke(app, words).stdout)
+    assert done["pictures"] == 360 == sum(row["pictures"] for row in done["labels"])
+    error = runner.invoke(app, [*words, "--split", "nothing"]).exception
+    assert isinstance(error, ConfigError) and "no split" in str(error)
+
+
+def test_nothing_readable_is_an_error(model: Predictor) -> None:
+    with pytest.raises(DataError, match="no picture could be read"):
+        predict(model, ["gone.png"])
+    with pytest.raises(DataError, match="not the folder of a run"):
+        fastssl.load("no/such/run")
