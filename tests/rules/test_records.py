@@ -1,0 +1,40 @@
+"""Records: every one says what, where, with which command; every README table has one."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = sorted((ROOT / "tools" / "results").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_a_record_can_be_made_again_by_what_it_says(path):
+    record = json.loads(path.read_text())
+    assert record["what"] and isinstance(record["results"], list) and record["results"]
+    place = record["environment"]
+    for key in ("command", "commit", "date", "machine", "cores", "versions", "load_1m"):
+        assert key in place, key
+    assert place["versions"]["torch"] and place["commit"]
+    assert not re.search(r"(^|[\s=])/", place["command"]), "a path of a machine"
+    for result in record["results"]:
+        assert {"name", "rate", "unit", "spread"} <= result.keys(), result.get("name")
+
+
+def tables():
+    place = ROOT / "tools" / "readme_tables.py"
+    spec = importlib.util.spec_from_file_location("readme_tables", place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_readme_is_what_the_records_say():
+    module = tables()
+    text = module.README.read_text()
+    assert module.filled(text) == text, "run: python tools/readme_tables.py"
+    names = re.findall(r"<!-- table: ([\w-]+) -->", text)
+    assert sorted(names) == sorted(module.TABLES)
