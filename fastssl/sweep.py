@@ -235,18 +235,21 @@ class Sweep:
 
     def write_book(self) -> None:
         """Write the list of cells, so that a report knows which are missing and which failed."""
-        rows = [
-            {"name": c.name, "config": c.loaded.config.data, "keys": c.keys} | self.ending(c.name)
-            for c in self.cells
-        ]
+        rows = [{"name": c.name, **task(c), "keys": c.keys, **self.ending(c)} for c in self.cells]
         try:
             write_json(self.folder / BOOK, {"name": self.name, "cells": rows})
         except OSError as error:
             raise cannot_write(self.folder / BOOK, error) from error
 
-    def ending(self, name: str) -> dict[str, int]:
+    def ending(self, cell: Cell) -> dict[str, int]:
         """Return the exit code of a cell, if it has ended in this sweep."""
-        return {"exit": self.exits[name]} if name in self.exits else {}
+        return {"exit": self.exits[cell.name]} if cell.name in self.exits else {}
+
+
+def task(cell: Cell) -> dict[str, Any]:
+    """Return what a report sorts cells by."""
+    config = cell.loaded.config
+    return {"data": config.data, "labels": config.labels, "algorithm": config.algorithm}
 
 
 def train_command(cell: Cell, path: Path, jobs: int) -> list[str]:

@@ -1,0 +1,43 @@
+"""`fastssl report`: runs → tables and plots, side by side with what was published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastssl.errors import ConfigError
+from fastssl.folder import cannot_write, write_whole
+from fastssl.report.cells import group
+from fastssl.report.collect import read_all
+from fastssl.report.content import Content, build
+from fastssl.report.formats import as_csv, as_json, as_markdown
+from fastssl.report.page import as_html
+
+FORMATS = {"html": as_html, "md": as_markdown, "csv": as_csv, "json": as_json}
+
+
+def write(runs: list[Path], out: Path, format: str | None = None) -> str:
+    """Write a report on runs, or on folders of runs; return a sentence on what was written."""
+    kind = format or out.suffix.removeprefix(".").lower()
+    kind = {"htm": "html", "markdown": "md"}.get(kind, kind)
+    if kind not in FORMATS:
+        raise ConfigError(
+            f"there is no report format {kind!r}", f"type --format {'|'.join(FORMATS)}"
+        )
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder", f"type --out {out / f'report.{kind}'}")
+    content = make([Path(run) for run in runs], out)
+    text = FORMATS[kind](content)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(out, text.encode())
+    except OSError as error:
+        raise cannot_write(out, error) from error
+    count = len(content.found.runs)
+    told = f"{out}: {count} run{'s' * (count != 1)} in {len(content.cells)} cells"
+    return f"{told}, {len(content.notes)} notes" if content.notes else told
+
+
+def make(runs: list[Path], out: Path) -> Content:
+    """Read the runs and build all that a report says, for a file that will lie at `out`."""
+    found = read_all(runs)
+    return build(found, group(found.runs), out)

@@ -1,0 +1,217 @@
+"""Run folders → what a report needs of them; a damaged one is told of, never fatal."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fastssl.config_files import flatten
+from fastssl.errors import DataError
+from fastssl.sweep import BOOK, DONE
+from fastssl.sweep_children import locked
+
+POINTS = 200  # lines of training kept of one run: enough for a curve
+RECENT = 60  # lines of training at the end, all kept, to tell the time of a step
+
+
+@dataclass(slots=True)
+class Run:
+    """One run folder, read."""
+
+    path: Path
+    name: str
+    config: dict[str, Any]  # flat: algo.threshold
+    status: str  # finished, out of time, interrupted, failed, running, unfinished
+    summary: dict[str, Any] = field(default_factory=dict)
+    evals: list[dict[str, Any]] = field(default_factory=list)
+    trains: list[dict[str, Any]] = field(default_factory=list)
+    recent: list[dict[str, Any]] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run came to its end."""
+        return self.status in DONE
+
+    @property
+    def steps(self) -> int:
+        """The last step that is written down."""
+        return max([line["step"] for line in (*self.evals[-1:], *self.recent[-1:])], default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A cell that a sweep wants and that has no run folder."""
+
+    name: str
+    task: str
+    algorithm: str
+    exit: int | None  # where it failed before it began
+
+    @property
+    def text(self) -> str:
+        """What a table says in its place."""
+        return "missing" if self.exit is None else f"failed (exit {self.exit})"
+
+
+@dataclass(slots=True)
+class Found:
+    """All runs, the cells that sweeps wanted but that are not there, and what could not be read."""
+
+    runs: list[Run]
+    missing: list[Missing]
+    problems: list[str]
+
+
+def read_all(paths: list[Path]) -> Found:
+    """Read every run in or under the paths."""
+    found = Found([], [], [])
+    for root in paths:
+        if not root.exists():
+            raise DataError(f"{root} does not exist", "give run folders, or folders of runs")
+        folders = list(run_folders(root))
+        for folder in folders:
+            name = str(folder.relative_to(root)) if folder != root else folder.resolve().name
+            add(found, folder, name)
+        for folder in {root, *(folder.parent for folder in folders)}:
+            read_book(found, folder)
+    if not found.runs and not found.missing:
+        given = ", ".join(str(path) for path in paths)
+        raise DataError(f"there is no run in {given}", "give the --out of a training or a sweep")
+    unique_names(found.runs)
+    return found
+
+
+def run_folders(root: Path) -> Iterator[Path]:
+    """Walk the run folders under a path in the order of their names."""
+    for place, folders, files in os.walk(root):
+        folders.sort()
+        if "config.yaml" in files:
+            folders.clear()
+            yield Path(place)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+
+
+def add(found: Found, folder: Path, name: str) -> None:
+    """Read a run, or note why it can't be read."""
+    try:
+        found.runs.append(read_run(folder, name))
+    except (OSError, ValueError, yaml.YAMLError, DataError) as error:
+        found.problems.append(f"{name} can't be read and is left out: {str(error).splitlines()[0]}")
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """Read one run folder."""
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    if not isinstance(config, dict) or not {"data", "algorithm", "labels"} <= config.keys():
+        raise ValueError("config.yaml is not that of a run")
+    summary = read_json(folder / "summary.json")
+    waiting = "running" if locked(folder) else "unfinished"
+    status = "running" if locked(folder) else str(summary.get("status", waiting))
+    run = Run(folder, name, flatten(config), status, summary)
+    run.environment = read_json(folder / "environment.json")
+    read_metrics(run, folder / "metrics.jsonl")
+    return run
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object, or {} where there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_metrics(run: Run, path: Path) -> None:
+    """Read all evaluations, but only so many lines of training as a curve shows.
+
+    Which lines are kept goes by the step, so that runs of one length keep the same ones.
+    """
+    if not path.exists():
+        return
+    every = int(number(run.config.get("log_every")) or 1)
+    stride = every * max(1, round((number(run.config.get("steps")) or 0) / every / POINTS))
+    last: list[str] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if '"kind": "train"' in line:
+            last = [*last[-RECENT:], line]
+            if step_of(line) % stride:
+                continue
+            keep(run.trains, line)
+        else:
+            keep(run.evals, line)
+    for line in last:
+        keep(run.recent, line)
+    if run.recent and (not run.trains or run.trains[-1]["step"] != run.recent[-1]["step"]):
+        run.trains.append(run.recent[-1])
+
+
+def step_of(line: str) -> int:
+    """Return the step of a line without reading the whole of it."""
+    start = line.find('"step": ') + 8
+    digits = line[start : line.find(",", start)]
+    return int(digits) if digits.isdigit() else 0
+
+
+def keep(lines: list[dict[str, Any]], line: str) -> None:
+    """Add a line, unless it is torn or goes back behind one that is there."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return
+    if not isinstance(found, dict) or not isinstance(found.get("step"), int):
+        return
+    if "kind" in found and not (lines and lines[-1]["step"] >= found["step"]):
+        lines.append(found)
+
+
+def read_book(found: Found, folder: Path) -> None:
+    """Compare what a sweep wanted with what is there."""
+    book = read_json(folder / BOOK)
+    cells = book.get("cells")
+    for row in cells if isinstance(cells, list) else []:
+        name = row.get("name") if isinstance(row, dict) else None
+        if not isinstance(name, str) or (folder / name / "config.yaml").is_file():
+            continue
+        code = row.get("exit")
+        task = task_name(row.get("data"), row.get("labels"))
+        failed = code if isinstance(code, int) and code else None
+        found.missing.append(Missing(name, task, str(row.get("algorithm")), failed))
+
+
+def task_name(data: Any, labels: Any) -> str:
+    """Name a task: data set and labels."""
+    return f"{data}, {labels} labels"
+
+
+def unique_names(runs: list[Run]) -> None:
+    """Put the parent's name before names that stand twice, then a number."""
+    for number_ in range(2):
+        names = [run.name for run in runs]
+        for place, run in enumerate(runs):
+            if names.count(run.name) > 1:
+                run.name = (
+                    f"{run.path.resolve().parent.name}/{run.name}"
+                    if number_ == 0
+                    else f"{run.name} ({place})"
+                )
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def numbers(value: Any) -> list[float | None]:
+    """Return a list of finite numbers with None in the place of anything else."""
+    return [number(item) for item in value] if isinstance(value, list) else []

@@ -1,0 +1,90 @@
+"""All that a report says, before it takes a format."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fastssl import published
+from fastssl.report import plots, tables
+from fastssl.report.cells import Cell
+from fastssl.report.collect import Found, Run
+from fastssl.report.compare import FIXMATCH, levels, reached, reduction
+from fastssl.report.notes import notes
+from fastssl.report.tables import Table
+from fastssl.version import __version__
+
+MEANS = ["best_error", "median_error", "last_error", "top5_error", "precision", "recall", "f1"]
+MEANS += ["auc", "ece", "seconds", "step_seconds", "images_per_s", "data_wait"]
+
+
+@dataclass(slots=True)
+class Content:
+    """Runs, cells, sentences, tables and plots."""
+
+    found: Found
+    cells: list[Cell]
+    notes: list[str]
+    tables: list[Table]
+    plots: list[plots.Plot]
+    folder: Path  # where the report will lie: links are relative to it
+
+    def link(self, run: Run) -> str:
+        """Return the address of a run's folder, as seen from the report."""
+        way = os.path.relpath(run.path.resolve(), self.folder)
+        return quote(Path(way).as_posix()) + "/"
+
+    def heading(self) -> str:
+        """Return the sentence under the title."""
+        count, cells = len(self.found.runs), len(self.cells)
+        names = ", ".join(dict.fromkeys(cell.data for cell in self.cells)) or "no data"
+        return (
+            f"{count} run{'s' * (count != 1)} in {cells} cell{'s' * (cells != 1)} on {names}; "
+            f"fastssl {__version__}."
+        )
+
+
+def build(found: Found, cells: list[Cell], out: Path) -> Content:
+    """Make every table and plot."""
+    content = Content(found, cells, notes(found, cells), [], [], out.resolve().parent)
+    content.tables = [*tables.build(cells, found.missing), tables.runs_table(cells)]
+    content.plots = plots.build(cells, lambda runs: [[run.name, content.link(run)] for run in runs])
+    return content
+
+
+def rows(content: Content) -> list[dict[str, Any]]:
+    """Return one flat row a cell: what CSV and JSON hold."""
+    bases = {cell.column: cell for cell in content.cells if cell.name == FIXMATCH}
+    return [row(cell, bases.get(cell.column)) for cell in content.cells]
+
+
+def row(cell: Cell, base: Cell | None) -> dict[str, Any]:
+    """Return the flat row of one cell."""
+    found: dict[str, Any] = {
+        "data": cell.data,
+        "labels": cell.labels,
+        "algorithm": cell.algorithm,
+        "settings": " ".join(cell.name.split()[1:]),
+        "runs": len(cell.runs),
+        "complete": sum(run.complete for run in cell.runs),
+        "seeds": len(cell.used),
+        "steps": max((run.steps for run in cell.runs), default=0),
+    }
+    for key in MEANS:
+        value = cell.stat(key)
+        found[key] = value.mean if value else None
+        found[f"{key}_std"] = value.std if value else None
+    for key in ("best_error", "median_error"):
+        paper = published.figure(key, cell.algorithm, cell.data, cell.labels, cell.unusual)
+        found[f"published_{key}"] = paper.mean if paper else None
+        found[f"published_{key}_std"] = paper.std if paper else None
+        found[f"differs_{key}"] = tables.compared(cell, key).mark or None
+    level = next((level for level in levels([base]) if level.steps), None) if base else None
+    hit = reached(cell, level.accuracy) if level else None
+    found["steps_to_fixmatch"] = hit.steps if hit else None
+    found["seconds_to_fixmatch"] = hit.seconds if hit else None
+    found["error_reduction"] = reduction(cell, base) if base is not cell else None
+    return found

@@ -1,0 +1,309 @@
+// Draws every plot of the page as SVG from the JSON beside it. Names reach the page only as text
+// (textContent), never as markup.
+(() => {
+  const { plots } = JSON.parse(document.getElementById("data").textContent);
+  const { add, plain, clock, style, ticks, COLORS } = parts;
+  const TIP_LINES = 14;
+
+  class Plot {
+    constructor(section) {
+      this.plot = plots.find((plot) => plot.id === section.dataset.plot);
+      this.section = section;
+      this.chosen = 0;
+      this.axis = "x";
+      this.hidden = new Set();
+      this.makeTools(add(section, "div", { class: "tools" }));
+      this.canvas = add(section, "div", { class: "canvas" });
+      this.legend = add(section, "div", { class: "legend" });
+      this.answer = add(section, "p", { class: "answer" });
+      add(section, "p", {}, this.plot.note);
+      const runs = add(section, "details", { class: "runs" });
+      add(runs, "summary", {}, "Runs behind this plot");
+      this.links = add(runs, "div");
+      this.show();
+    }
+
+    get choice() { return this.plot.choices[this.chosen]; }
+    get lines() {
+      const { x, t, series } = this.choice;
+      return series.map((item, place) => ({ x, t, ...item, place }));
+    }
+    get visible() { return this.lines.filter((line) => !this.hidden.has(line.name)); }
+    get bars() { return this.choice.bars.filter((bar) => !this.hidden.has(bar.group)); }
+
+    makeTools(tools) {
+      if (this.plot.choices.length > 1) {
+        const select = add(tools, "select", { "aria-label": "What to show" });
+        this.plot.choices.forEach(({ name }, n) => add(select, "option", { value: n }, name));
+        select.onchange = () => { this.chosen = Number(select.value); this.show(); };
+      } else add(tools, "span", {}, this.choice.name);
+      if (this.plot.kind === "lines") {
+        const button = add(tools, "button", { type: "button", class: "axis" }, "show by time");
+        button.onclick = () => {
+          this.axis = this.axis === "x" ? "t" : "x";
+          button.textContent = this.axis === "x" ? "show by time" : "show by step";
+          this.draw();
+        };
+      }
+      if (this.plot.id === "accuracy") {
+        const label = add(tools, "label", {}, "accuracy to reach, % ");
+        this.goal = add(label, "input", { type: "number", min: 0, max: 100, step: "any" });
+        this.goal.oninput = () => this.draw();
+      }
+      const save = add(tools, "button", { type: "button", class: "save" }, "save as SVG");
+      save.onclick = () => this.save();
+    }
+
+    show() {
+      this.hidden.clear();
+      this.links.replaceChildren();
+      for (const [name, href] of this.choice.runs) add(this.links, "a", { href }, name);
+      this.draw();
+    }
+
+    draw() {
+      this.canvas.replaceChildren();
+      this.width = Math.max(260, this.canvas.clientWidth);
+      this.marks = null;
+      ({ lines: () => this.drawLines(), bars: () => this.drawBars(), heat: () => this.drawHeat() })[
+        this.plot.kind]();
+      this.tip = add(this.canvas, "div", { class: "tip", role: "status" });
+      this.tip.hidden = true;
+      this.svg.onpointerleave = () => this.leave();
+      this.drawLegend();
+    }
+
+    begin(height) {
+      this.height = height;
+      this.svg = add(this.canvas, "svg", { viewBox: `0 0 ${this.width} ${height}`, role: "img",
+        width: this.width, height, "aria-label": `${this.plot.title}: ${this.choice.name}`,
+        style: "font: 12px system-ui, sans-serif" });
+      add(this.svg, "title", {}, `${this.plot.title}: ${this.choice.name}`);
+    }
+
+    write(x, y, text, anchor, soft = true) {
+      return add(this.svg, "text", { x, y, "text-anchor": anchor,
+        style: `fill: var(${soft ? "--soft" : "--text"})` }, text);
+    }
+
+    rule(x1, y1, x2, y2) {
+      return add(this.svg, "line", { x1, y1, x2, y2, style: "stroke: var(--line)" });
+    }
+
+    drawLines() {
+      this.begin(this.width < 500 ? 260 : 360);
+      const lines = this.visible, box = { left: 58, right: this.width - 26, top: 22,
+        bottom: this.height - 42 };
+      const flat = (key) => lines.flatMap((line) => line[key] || line.y)
+        .filter((value) => value !== null && value !== undefined);
+      const xs = lines.flatMap((line) => line[this.axis] || []).filter((value) => value !== null);
+      let low = Math.min(...flat("lo")), high = Math.max(...flat("hi"));
+      const goal = this.goal ? parseFloat(this.goal.value) : NaN;
+      if (!Number.isNaN(goal)) { low = Math.min(low, goal); high = Math.max(high, goal); }
+      if (!Number.isFinite(low)) { low = 0; high = 1; }
+      if (low === high) { low -= Math.abs(low) * 0.1 || 0.5; high += Math.abs(high) * 0.1 || 0.5; }
+      const end = Math.max(...xs, 1e-9);
+      this.px = (x) => box.left + (box.right - box.left) * x / end;
+      this.py = (y) => box.bottom - (box.bottom - box.top) * (y - low) / (high - low);
+      for (const y of ticks(low, high, 5)) {
+        this.rule(box.left, this.py(y), box.right, this.py(y));
+        this.write(box.left - 8, this.py(y) + 4, plain(y), "end");
+      }
+      for (const x of ticks(0, end, this.width / 130)) {
+        this.rule(this.px(x), box.bottom, this.px(x), box.bottom + 5);
+        this.write(this.px(x), box.bottom + 18, this.axis === "x" ? plain(x) : clock(x), "middle");
+      }
+      this.write(box.left, 12, this.plot.unit, "start");
+      this.write(box.right, this.height - 6, this.axis === "x" ? "step" : "time", "end");
+      lines.forEach((line) => this.drawLine(line));
+      if (!Number.isNaN(goal)) this.rule(box.left, this.py(goal), box.right, this.py(goal))
+        .style.stroke = "var(--text)";
+      this.answer.textContent = Number.isNaN(goal) ? "" : this.reach(goal);
+      this.box = box;
+      this.svg.onpointermove = (event) => this.hover(this.place(event)[0]);
+      this.svg.setAttribute("tabindex", 0);
+      this.svg.onkeydown = (event) => this.walk(event);
+    }
+
+    drawLine(line) {
+      const { color, dash } = style(line.place), xs = line[this.axis] || [];
+      const known = xs.map((x, n) => n).filter((n) => xs[n] !== null && line.y[n] !== null);
+      const at = (n, values) => `${this.px(xs[n]).toFixed(1)},${this.py(values[n]).toFixed(1)}`;
+      if (line.lo && known.length > 1) {
+        const band = [...known.map((n) => at(n, line.hi)),
+          ...known.slice().reverse().map((n) => at(n, line.lo))];
+        add(this.svg, "polygon", { points: band.join(" "), fill: color, opacity: 0.15 });
+      }
+      if (known.length === 1) {
+        const [x, y] = at(known[0], line.y).split(",");
+        add(this.svg, "circle", { cx: x, cy: y, r: 4, fill: color, class: "curve" });
+      } else if (known.length) {
+        add(this.svg, "polyline", { points: known.map((n) => at(n, line.y)).join(" "),
+          fill: "none", stroke: color, "stroke-width": 2, "stroke-dasharray": dash, class: "curve" });
+      }
+    }
+
+    reach(goal) {
+      const told = this.visible.map((line) => {
+        const n = line.y.findIndex((y) => y !== null && y >= goal);
+        const time = n >= 0 && line.t && line.t[n] !== null ? ` (${clock(line.t[n])})` : "";
+        return `${line.name}: ${n < 0 ? "not reached" : `step ${plain(line.x[n])}${time}`}`;
+      });
+      return `${goal} % is reached, by the mean curve: ${told.join("; ")}`;
+    }
+
+    place(event) {
+      const box = this.svg.getBoundingClientRect();
+      return [(event.clientX - box.left) * this.width / box.width,
+        (event.clientY - box.top) * this.height / box.height];
+    }
+
+    hover(px) {
+      const all = this.visible.flatMap((line) => line[this.axis] || []).filter((x) => x !== null);
+      if (!all.length) return;
+      const nearest = (xs) => xs.reduce((best, x, n) => x !== null
+        && (best < 0 || Math.abs(this.px(x) - px) < Math.abs(this.px(xs[best]) - px)) ? n : best, -1);
+      this.x = all[nearest(all)];
+      px = this.px(this.x);
+      this.marks?.remove();
+      this.marks = add(this.svg, "g", { class: "marks" });
+      add(this.marks, "line", { x1: px, x2: px, y1: this.box.top, y2: this.box.bottom,
+        style: "stroke: var(--soft)" });
+      const rows = [];
+      for (const line of this.visible) {
+        const n = nearest(line[this.axis] || []);
+        if (n < 0 || line.y[n] === null || Math.abs(this.px(line[this.axis][n]) - px) > 12) continue;
+        const { color } = style(line.place);
+        add(this.marks, "circle", { cx: this.px(line[this.axis][n]), cy: this.py(line.y[n]), r: 3.5,
+          fill: color });
+        const span = line.lo ? ` (${plain(line.lo[n])} to ${plain(line.hi[n])})` : "";
+        rows.push([line.y[n], `${line.name}: ${plain(line.y[n])}${span}`, color]);
+      }
+      rows.sort((a, b) => b[0] - a[0]);
+      const head = this.axis === "x" ? `step ${plain(this.x)}` : clock(this.x);
+      this.tell(px, this.box.top, head, rows.map(([, text, color]) => [text, color]));
+    }
+
+    walk(event) {
+      const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!way) return;
+      event.preventDefault();
+      const xs = [...new Set(this.visible.flatMap((line) => line[this.axis] || []))]
+        .filter((x) => x !== null).sort((a, b) => a - b);
+      const n = xs.indexOf(this.x);
+      this.hover(this.px(xs[Math.min(xs.length - 1, Math.max(0, n < 0 ? 0 : n + way))]));
+    }
+
+    tell(px, py, head, rows) {
+      this.tip.replaceChildren();
+      add(this.tip, "b", {}, head);
+      for (const [text, color] of rows.slice(0, TIP_LINES)) {
+        const row = add(this.tip, "div", {}, text);
+        if (color) row.style.borderLeft = `4px solid ${color}`;
+        row.style.paddingLeft = "6px";
+      }
+      if (rows.length > TIP_LINES) add(this.tip, "div", {}, `and ${rows.length - TIP_LINES} more`);
+      this.tip.hidden = false;
+      const wide = this.tip.offsetWidth;
+      const left = px + 14 + wide < this.width ? px + 14 : Math.max(0, px - 14 - wide);
+      this.tip.style.transform = `translate(${left}px, ${py}px)`;
+    }
+
+    leave() {
+      this.tip.hidden = true;
+      this.marks?.remove();
+    }
+
+    drawBars() {
+      const { bars } = this, row = 30;
+      this.begin(34 + row * Math.max(1, bars.length));
+      const groups = this.groups;
+      const left = Math.min(this.width * 0.4, 14 + 7 * Math.max(...bars.map((b) => b.name.length), 4));
+      const right = this.width - 76;
+      const high = Math.max(...bars.map((b) => b.y + (b.err || 0)), 1e-12);
+      this.px = (x) => left + (right - left) * x / high;
+      this.write(left, 12, this.plot.unit, "start");
+      bars.forEach((bar, n) => {
+        const y = 22 + n * row, color = COLORS[Math.max(0, groups.indexOf(bar.group)) % COLORS.length];
+        const fits = Math.floor((left - 14) / 7);
+        const name = bar.name.length > fits ? `${bar.name.slice(0, fits - 1)}…` : bar.name;
+        this.write(left - 8, y + 16, name, "end", false);
+        const mark = add(this.svg, "rect", { x: left, y, height: row - 8, fill: color, class: "curve",
+          width: Math.max(1, this.px(bar.y) - left) });
+        if (bar.err) {
+          const [a, b] = [this.px(Math.max(0, bar.y - bar.err)), this.px(bar.y + bar.err)];
+          add(this.svg, "line", { x1: a, x2: b, y1: y + 11, y2: y + 11,
+            style: "stroke: var(--text); stroke-width: 2" });
+        }
+        this.write(this.px(bar.y + (bar.err || 0)) + 6, y + 16, plain(bar.y), "start", false);
+        const spread = bar.err ? ` ± ${plain(bar.err)}` : "";
+        mark.onpointermove = (event) => this.tell(this.place(event)[0], Math.max(0, y - 40), bar.name,
+          [[`${plain(bar.y)}${spread} ${this.plot.unit}`, color]]);
+      });
+    }
+
+    drawHeat() {
+      const { table } = this.choice, side = Math.min(this.width - 50, 520), cell = side / table.length;
+      this.begin(side + 50);
+      table.forEach((row, y) => row.forEach((count, x) => {
+        const share = count / (row.reduce((a, b) => a + b, 0) || 1);
+        const mark = add(this.svg, "rect", { x: 44 + x * cell, y: 8 + y * cell, class: "curve",
+          width: cell, height: cell, style: `fill: rgba(var(--heat), ${share.toFixed(3)}); `
+            + "stroke: var(--line); stroke-width: 0.5" });
+        mark.onpointermove = () => this.tell(44 + (x + 1) * cell, y * cell, `true class ${y}`,
+          [[`guess ${x}: ${plain(count)} (${plain(100 * share)} %)`, null]]);
+      }));
+      const every = Math.ceil(table.length / 20);
+      for (let n = 0; n < table.length; n += every) {
+        this.write(38, 12 + (n + 0.5) * cell, String(n), "end");
+        this.write(44 + (n + 0.5) * cell, side + 24, String(n), "middle");
+      }
+      this.write(44, side + 44, "guess; true class at the left", "start");
+    }
+
+    get groups() {
+      return [...new Set((this.choice.bars || []).map((bar) => bar.group))];
+    }
+
+    drawLegend() {
+      this.legend.replaceChildren();
+      const names = this.plot.kind === "lines" ? this.lines.map((line) => line.name)
+        : this.groups.filter((name) => name);
+      names.forEach((name, n) => {
+        const shown = !this.hidden.has(name);
+        const button = add(this.legend, "button", { type: "button", "aria-pressed": shown });
+        const { color, dash } = style(this.plot.kind === "lines" ? n : this.groups.indexOf(name));
+        add(button, "i").style.background = !dash ? color
+          : `repeating-linear-gradient(90deg, ${color} 0 5px, transparent 5px 8px)`;
+        add(button, "span", {}, name);
+        button.onclick = () => {
+          if (shown) this.hidden.add(name); else this.hidden.delete(name);
+          this.draw();
+          this.legend.children[n].focus();
+        };
+      });
+    }
+
+    save() {
+      this.leave();
+      const look = getComputedStyle(document.documentElement);
+      const copy = this.svg.cloneNode(true);
+      copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+      const text = new XMLSerializer().serializeToString(copy)
+        .replace(/var\((--[a-z]+)\)/g, (whole, name) => look.getPropertyValue(name).trim());
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+      link.download = `${this.plot.id}-${this.choice.name}`.replace(/[^\w.=-]+/g, "-") + ".svg";
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    }
+  }
+
+  const drawn = [...document.querySelectorAll("section.plot")].map((section) => new Plot(section));
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth === width) return;
+    width = window.innerWidth;
+    drawn.forEach((plot) => plot.draw());
+  });
+})();

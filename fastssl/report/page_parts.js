@@ -1,0 +1,38 @@
+"use strict";
+// Small parts that every plot needs: elements, numbers, colours and ticks.
+const parts = (() => {
+  const COLORS = ["#3b82c4", "#d9730d", "#2f9e6b", "#c2478f", "#8a63d2", "#b8860b", "#17a2b8",
+    "#d64545", "#6b8e23", "#7a7f87"];
+  const DASHES = ["", "7 3", "2 3"];
+
+  function add(parent, name, attributes = {}, text = null) {
+    const svg = parent instanceof SVGElement || name === "svg";
+    const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name)
+      : document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    if (text !== null) made.textContent = text;
+    parent.append(made);
+    return made;
+  }
+
+  const plain = (value) => value === null || value === undefined ? "-"
+    : Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en")
+      : String(Number(value.toPrecision(4)));
+  const clock = (seconds) => {
+    const s = Math.round(seconds), two = (n) => String(n).padStart(2, "0");
+    return s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)}`
+      : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
+  };
+  const style = (place) => ({ color: COLORS[place % COLORS.length],
+    dash: DASHES[Math.floor(place / COLORS.length) % DASHES.length] });
+
+  function ticks(low, high, wanted) {
+    const raw = (high - low) / wanted || 1, power = 10 ** Math.floor(Math.log10(raw));
+    const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw);
+    const found = [];
+    for (let n = Math.ceil(low / step); n * step <= high + step * 1e-9; n++) found.push(n * step);
+    return found;
+  }
+
+  return { add, plain, clock, style, ticks, COLORS };
+})();

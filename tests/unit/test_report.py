@@ -1,0 +1,289 @@
+import csv
+import html
+import json
+import os
+import re
+import statistics
+import time
+
+import pytest
+
+from fastssl import report
+from fastssl.errors import ConfigError, DataError
+from fastssl.published import Figure
+from fastssl.report import cells, collect, compare, curves, figures
+from tests.fake_runs import write_run
+
+EVIL = "<script>alert(\"x\")</script> & 'y'"
+
+
+def write_grid(root, seeds=3, **options):
+    """Write 2 algorithms x 2 label counts x seeds."""
+    lines = {}
+    for algorithm in ("fixmatch", "flexmatch"):
+        for labels in (40, 100):
+            for seed in range(seeds):
+                name = f"{labels}-{algorithm}-s{seed}"
+                keys = {"algorithm": algorithm, "labels": labels, "seed": seed}
+                lines[name] = write_run(root / name, keys, **options)
+    return lines
+
+
+def read(root, format="json"):
+    out = root / f"report.{format}"
+    report.write([root], out)
+    return out.read_text()
+
+
+def test_best_and_median_of_20_and_their_spread_are_those_of_the_metrics(tmp_path):
+    lines = write_grid(tmp_path)
+    for row in json.loads(read(tmp_path))["cells"]:
+        best, median = [], []
+        for seed in range(3):
+            run = lines[f"{row['labels']}-{row['algorithm']}-s{seed}"]
+            errors = [line["error"] for line in run if line["kind"] == "eval"]
+            assert len(errors) == 30
+            best.append(min(errors))
+            median.append(statistics.median(errors[-20:]))
+        assert row["best_error"] == pytest.approx(sum(best) / 3, abs=1e-12)
+        assert row["median_error"] == pytest.approx(sum(median) / 3, abs=1e-12)
+        # the sample standard deviation: n - 1 below the line
+        spread = (sum((value - sum(best) / 3) ** 2 for value in best) / 2) ** 0.5
+        assert row["best_error_std"] == pytest.approx(spread, abs=1e-12)
+        assert row["median_error_std"] == pytest.approx(statistics.stdev(median), abs=1e-12)
+
+
+def test_the_best_is_chosen_by_validation_where_there_is_one(tmp_path):
+    write_run(tmp_path / "a", evals=3)
+    path = tmp_path / "a" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    evaluated = [line for line in lines if line["kind"] == "eval"]
+    for line, error in zip(evaluated, (30.0, 10.0, 20.0), strict=True):
+        line["validation_error"] = error
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = collect.read_all([tmp_path]).runs[0]
+    assert figures.best_line(found)["step"] == evaluated[1]["step"]
+
+
+def test_convergence_tells_steps_time_and_the_share_of_fixmatch(tmp_path):
+    lines = write_grid(tmp_path, seeds=2)
+    last = [lines[f"40-fixmatch-s{seed}"][-1]["error"] for seed in range(2)]
+    goal = 100 - sum(last) / 2
+    hits = []
+    for seed in range(2):
+        run = lines[f"40-flexmatch-s{seed}"]
+        evals = [line for line in run if line["kind"] == "eval"]
+        hits.append(next(line["step"] for line in evals if 100 - line["error"] >= goal))
+    rows = json.loads(read(tmp_path))["cells"]
+    row = next(row for row in rows if row["algorithm"] == "flexmatch" and row["labels"] == 40)
+    assert row["steps_to_fixmatch"] == sum(hits) / 2
+    assert row["seconds_to_fixmatch"] == pytest.approx(0.1 * sum(hits) / 2)
+    text = read(tmp_path, "md")
+    assert f"| {sum(hits) / 2:,.0f} |" in text
+    assert f"| {sum(hits) / 2 / 10:.0f} % |" in text  # of FixMatch's 1,000 steps
+
+
+def test_relative_reduction_is_of_the_mean_best_errors(tmp_path):
+    write_grid(tmp_path)
+    rows = json.loads(read(tmp_path))["cells"]
+    by = {(row["algorithm"], row["labels"]): row for row in rows}
+    fix, flex = by["fixmatch", 40]["best_error"], by["flexmatch", 40]["best_error"]
+    assert by["flexmatch", 40]["error_reduction"] == pytest.approx(100 * (fix - flex) / fix)
+    assert by["fixmatch", 40]["error_reduction"] is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "paper", "metric", "mark"),
+    [
+        ((5.20, 0.5), (4.97, 0.06), "best_error", "worse"),
+        ((5.08, 0.0), (4.97, 0.06), "best_error", ""),
+        ((4.80, 0.5), (4.97, 0.06), "best_error", "better"),
+        ((42.0, 0.2), (43.66, None), "best_error", "better"),
+        ((43.4, 0.2), (43.66, None), "best_error", ""),
+        ((42.0, None), (43.66, None), "best_error", ""),
+        ((0.99, 0.001), (0.95, None), "f1", "better"),
+    ],
+)
+def test_what_differs_by_two_deviations_is_marked(ours, paper, metric, mark):
+    figure = Figure(*paper, "table 1")
+    assert compare.differs(figures.Stat(*ours, 3), figure, metric) == mark
+
+
+def test_a_report_sets_ours_beside_the_papers_and_says_where_settings_differ(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / str(seed), {"seed": seed, "labels": 40}, config="cifar10")
+        keys = {"seed": seed, "labels": 40, "algo.mapping": "linear"}
+        write_run(tmp_path / f"linear{seed}", keys, config="cifar10")
+    rows = json.loads(read(tmp_path))["cells"]
+    assert [row["published_best_error"] for row in rows] == [4.97, None]
+    assert [row["settings"] for row in rows] == ["", "mapping=linear"]
+    page = read(tmp_path, "html")
+    assert "paper 4.97 ± 0.06" in page
+    assert "steps 1000 instead of 1048576" in page
+
+
+def test_names_are_escaped_wherever_they_stand(tmp_path):
+    write_run(tmp_path / "runs" / "a", changes={"data": EVIL})
+    write_run(tmp_path / "runs" / "<b>&")
+    page = read(tmp_path / "runs", "html")
+    assert "<script>alert" not in page
+    assert html.escape(EVIL) in page
+    assert 'href="%3Cb%3E%26/"' in page
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
+    assert "<" not in data
+    assert EVIL in json.dumps(json.loads(data), ensure_ascii=False).replace('\\"', '"')
+    assert "<script" not in read(tmp_path / "runs", "md")
+    rows = list(csv.DictReader(read(tmp_path / "runs", "csv").splitlines()))
+    assert {row["data"] for row in rows} == {EVIL, "digits"}
+
+
+def test_links_go_from_the_report_to_the_runs(tmp_path):
+    write_run(tmp_path / "runs" / "one run")
+    out = tmp_path / "sub" / "page.html"
+    report.write([tmp_path / "runs"], out)
+    link = re.search(r'href="(\.\./[^"]+)"', out.read_text())[1]
+    assert (out.parent / link.replace("%20", " ")).resolve() == tmp_path / "runs" / "one run"
+
+
+def test_failed_missing_running_short_and_damaged_runs_are_told(tmp_path):
+    write_grid(tmp_path, seeds=2)
+    keys = {"algorithm": "fixmatch", "labels": 40}
+    write_run(tmp_path / "failed", {**keys, "seed": 5}, status="failed", until=0.4)
+    write_run(tmp_path / "short", {**keys, "seed": 6}, status="out of time", until=0.5)
+    write_run(tmp_path / "stopped", {**keys, "seed": 7}, status="interrupted", until=0.3)
+    write_run(tmp_path / "new", {**keys, "seed": 8}, status=None, until=0.0)
+    for name, text in (("yaml", "a: [1"), ("other", "a: 1\n"), ("list", "- 1\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(text)
+    cells_ = [{"name": "40-uda-s0", "data": "digits", "labels": 40, "algorithm": "uda"}]
+    cells_ += [{**cells_[0], "name": "40-vat-s0", "algorithm": "vat", "exit": 3}, 7]
+    (tmp_path / "sweep.json").write_text(json.dumps({"cells": cells_}))
+    notes = "\n".join(json.loads(read(tmp_path))["notes"])
+    for words in (
+        "failed with exit 4: loss is not finite at step 7",
+        "stopped is interrupted at step 300",
+        "new is unfinished at step 0",
+        "new has not been evaluated",
+        "missing, not trained yet: 40-uda-s0",
+        "failed before they began: 40-vat-s0 (exit 3)",
+        "runs of different lengths, 500 to 1,000 steps",
+        "means over the 3 of 6 runs that ended",
+        "yaml can't be read",
+        "other can't be read",
+        "list can't be read",
+    ):
+        assert words in notes
+    page = read(tmp_path, "html")
+    assert ">missing<" in page and ">failed (exit 3)<" in page
+
+
+def test_a_damaged_metrics_file_does_not_stop_a_report(tmp_path):
+    write_run(tmp_path / "a")
+    path = tmp_path / "a" / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    bad = ['{"step": 5, "ki', "7", "[]", '{"kind": "eval"}', '{"step": 1001, "kind": "eval"}']
+    bad += ['{"step": 1002, "kind": "eval", "error": NaN, "class_accuracy": 3, "tables": 4}']
+    path.write_text("\n".join([*lines, *bad, lines[0]]) + "\n\x00\xff")
+    page = read(tmp_path, "html")
+    assert "NaN" not in re.search(r'id="data">(.*?)</script>', page, re.S)[1]
+
+
+def test_one_seed_two_classes_and_a_thousand(tmp_path):
+    write_run(tmp_path / "two", changes={"data": "pets"}, classes=2)
+    write_run(tmp_path / "many", changes={"data": "birds"}, classes=1000, evals=10)
+    notes = "\n".join(json.loads(read(tmp_path))["notes"])
+    assert "one seed only" in notes
+    assert "two classes, so no top-5: pets" in notes
+    assert "more than 100 classes, so no AUC: birds" in notes
+    page = read(tmp_path, "html")
+    assert "1,000 classes: the 15 worst and the 15 best are shown" in page
+    assert len(page) < 1_000_000
+    found = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
+    thresholds = next(plot for plot in found["plots"] if plot["id"] == "thresholds")
+    assert {len(choice["series"]) for choice in thresholds["choices"]} == {2, 12}
+
+
+def test_a_lone_run_folder_is_a_report_too(tmp_path):
+    write_run(tmp_path / "mine")
+    told = report.write([tmp_path / "mine"], tmp_path / "r.html")
+    assert "1 run in 1 cells" in told
+    with pytest.raises(DataError, match="does not exist"):
+        report.write([tmp_path / "nothing"], tmp_path / "r.html")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="there is no run in"):
+        report.write([tmp_path / "empty"], tmp_path / "r.html")
+    with pytest.raises(ConfigError, match="no report format 'pdf'"):
+        report.write([tmp_path / "mine"], tmp_path / "r.pdf")
+    with pytest.raises(ConfigError, match="is a folder"):
+        report.write([tmp_path / "mine"], tmp_path / "empty", "html")
+    assert report.write([tmp_path / "mine"], tmp_path / "r.txt", "csv")
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    write_run(tmp_path / "a" / "x")
+    write_run(tmp_path / "b" / "x", {"seed": 1})
+    out = tmp_path / "r.json"
+    report.write([tmp_path / "a", tmp_path / "b"], out)
+    assert [row["run"] for row in json.loads(out.read_text())["runs"]] == ["a/x", "b/x"]
+
+
+def test_settings_that_differ_make_cells_and_seeds_and_threads_do_not(tmp_path):
+    write_run(tmp_path / "a", {"seed": 0, "threads": 1})
+    write_run(tmp_path / "b", {"seed": 1, "threads": 2})
+    write_run(tmp_path / "c", {"seed": 0, "algo.threshold": 0.9})
+    write_run(tmp_path / "d", {"seed": 0, "steps": 2000})
+    found = cells.group(collect.read_all([tmp_path]).runs)
+    assert [(cell.name, len(cell.runs)) for cell in found] == [
+        ("flexmatch", 2),
+        ("flexmatch steps=2000", 1),
+        ("flexmatch threshold=0.9", 1),
+    ]
+
+
+def test_ablation_bars_hold_the_default_and_its_variants(tmp_path):
+    for value in (0.9, 0.95, 0.99):
+        write_run(tmp_path / str(value), {"algo.threshold": value})
+    write_run(tmp_path / "other", {"algo.mapping": "linear"})
+    content = report.make([tmp_path], tmp_path / "r.html")
+    plot = next(plot for plot in content.plots if plot["id"] == "ablations")
+    names = {choice["name"]: [bar["name"] for bar in choice["bars"]] for choice in plot["choices"]}
+    assert names == {
+        "digits, 40 labels: flexmatch, mapping": ["convex", "linear"],
+        "digits, 40 labels: flexmatch, threshold": ["0.9", "0.95", "0.99"],
+    }
+
+
+def test_the_time_of_a_step_forgets_evaluations_and_the_first_steps(tmp_path):
+    write_run(tmp_path / "a", evals=2)
+    path = tmp_path / "a" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        late = 30.0 * (line["step"] > 500)  # an evaluation after step 500 took half a minute
+        line["seconds"] = 60 + 0.02 * line["step"] + late
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert figures.step_seconds(collect.read_all([tmp_path]).runs[0]) == pytest.approx(0.02)
+
+
+def test_curves_are_means_over_the_runs_that_got_so_far(tmp_path):
+    write_run(tmp_path / "a", {"seed": 0}, evals=10)
+    write_run(tmp_path / "b", {"seed": 1}, evals=10)
+    cell = cells.group(collect.read_all([tmp_path]).runs)[0]
+    series = curves.curve(cell, lambda run: run.evals, lambda line: line["error"])
+    both = [[line["error"] for line in run.evals] for run in cell.runs]
+    mean = [sum(pair) / 2 for pair in zip(*both, strict=True)]
+    assert series["y"] == pytest.approx(mean, rel=1e-4)
+    assert series["lo"] == pytest.approx([min(p) for p in zip(*both, strict=True)], rel=1e-4)
+    assert curves.thin(list(range(1000)), 200)[0] == 0
+    assert curves.thin(list(range(1000)), 200)[-1] == 999
+    assert len(curves.thin(list(range(1000)), 200)) == 200
+
+
+def test_a_hundred_runs_of_200_evaluations_are_a_small_page_made_soon(tmp_path):
+    for seed in range(34):
+        for algorithm in ("fixmatch", "flexmatch", "uda"):
+            keys = {"algorithm": algorithm, "seed": seed, "lr": 0.01 + 0.001 * (seed % 20)}
+            write_run(tmp_path / f"{algorithm}-{seed}", keys, evals=200, logs=100)
+    began = time.process_time()
+    report.write([tmp_path], tmp_path / "r.html")
+    assert time.process_time() - began < 20
+    assert os.path.getsize(tmp_path / "r.html") < 8_000_000
