@@ -33,7 +33,19 @@ TIMES = {"seconds", "speed/images_per_s", "speed/data_wait"}  # what may differ 
 TRIP_TIMES = {"train_seconds", "seconds", "waited"}
 
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["fastssl.launch", "pipelines.views.applying", "sklearn.metrics"])
+# All that a run imports on its way, so that a forked one begins at once.
+_server.set_forkserver_preload(
+    [
+        "fastssl.cli",
+        "fastssl.launch",
+        "fastssl.algorithms.flexmatch",
+        "pipelines.views.kernel_cpu",
+        "pipelines.views.drawing",
+        "pipelines.readers.resident",
+        "sklearn.metrics",
+        "torch._dynamo",
+    ]
+)
 
 
 def train(out: Path, *words: str, resume: bool = False, kill_at: int | None = None) -> int:
