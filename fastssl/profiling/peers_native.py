@@ -33,8 +33,7 @@ class Dali:
         define = pipeline_def(
             batch_size=work.batch, num_threads=threads, device_id=None, enable_conditionals=True
         )(_dali_views)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it calls its own deprecated names
+        with warnings.catch_warnings(record=True):  # it calls its own deprecated names
             self._pipeline = define(work, self._batches)
             self._pipeline.build()
 
@@ -139,9 +138,9 @@ def _write_beton(file: Path, work: Work) -> None:
         def __getitem__(self, index: int) -> tuple[Array]:
             return (work.images[index],)
 
-    DatasetWriter(
-        str(file), {"image": RGBImageField(write_mode="raw")}, num_workers=1
-    ).from_indexed_dataset(Images())
+    writer = DatasetWriter(str(file), {"image": RGBImageField(write_mode="raw")}, num_workers=1)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # its bar
+        writer.from_indexed_dataset(Images())
 
 
 def _ffcv_transforms(work: Work, *, cutout: bool) -> list[Any]:

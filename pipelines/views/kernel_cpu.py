@@ -1,13 +1,14 @@
 """Views on a CPU: every view of an image from one read, without the GIL, equal to Pillow's.
 
-All arithmetic is on integers or on float32 values that stand for integers exactly, but for the
-blends, which round as Pillow's do. `fastmath` stays off: a contracted multiply-add rounds once.
-Compiled code is cached on disk by this file's date, so the helpers live here and nowhere else.
+The compiled code is kept on disk, so that only the first start pays for it. Numba keeps it by the
+date of this file alone; the stamp stands for the other files that are compiled into it.
 """
 
-# mypy: disable-error-code="untyped-decorator, no-any-return, import-untyped, assignment"
+# mypy: disable-error-code="untyped-decorator, no-any-return, import-untyped"
 from __future__ import annotations
 
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,11 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
+from pipelines.views.kernel_ops import affine, copy, point, sharpness
 from pipelines.views.ops import (
-    AUTOCONTRAST,
-    BRIGHTNESS,
-    COLOR,
-    CONTRAST,
-    EQUALIZE,
     FILL,
     HEAD,
     IDENTITY,
-    POSTERIZE,
     ROTATE,
     SHARPNESS,
     SHEAR_X,
@@ -33,7 +29,6 @@ from pipelines.views.ops import (
 )
 
 Array = np.ndarray[Any, Any]
-f32 = np.float32
 
 
 @intrinsic
@@ -42,204 +37,6 @@ def _floats_at(_: Any, address: Any) -> Any:  # an address as a pointer to float
         return builder.inttoptr(values[0], ir.FloatType().as_pointer())
 
     return types.CPointer(types.float32)(types.intp), build
-
-
-@njit
-def _copy(src: Array, dst: Array) -> None:
-    for i in range(len(dst)):  # an explicit loop becomes a memcpy; `dst[:] = src` does not
-        dst[i] = src[i]
-
-
-@njit
-def _shift_rows(src: Array, dst: Array, height: int, width: int, p: Array) -> None:
-    """Map whole rows: a translation or a horizontal shear."""
-    for y in range(height):
-        yin = (p[5] + p[4] * y) >> 16
-        shift = (p[2] + p[1] * y) >> 16
-        first = min(max(-shift, 0), width)
-        last = max(min(width, width - shift), first)
-        row = dst[y * width * 3 : (y + 1) * width * 3]
-        if yin < 0 or yin >= height or last == first:
-            row[:] = 0
-            continue
-        row[: first * 3] = 0
-        row[last * 3 :] = 0
-        start = (yin * width + shift) * 3
-        _copy(src[start + first * 3 : start + last * 3], row[first * 3 : last * 3])
-
-
-@njit
-def _affine(src: Array, dst: Array, height: int, width: int, p: Array) -> None:
-    """Take each pixel from where Pillow's 16.16 arithmetic finds it, or black."""
-    if p[0] == 65536 and p[3] == 0:
-        _shift_rows(src, dst, height, width, p)
-        return
-    step_x, step_y = np.int64(p[0]), np.int64(p[3])
-    out = 0
-    for y in range(height):
-        xx = np.int64(p[2]) + np.int64(p[1]) * y
-        yy = np.int64(p[5]) + np.int64(p[4]) * y
-        for _ in range(width):
-            xin, yin = xx >> 16, yy >> 16
-            if 0 <= xin < width and 0 <= yin < height:
-                place = np.uint64((yin * width + xin) * 3)
-                dst[out] = src[place]
-                dst[out + 1] = src[place + np.uint64(1)]
-                dst[out + 2] = src[place + np.uint64(2)]
-            else:
-                dst[out] = 0
-                dst[out + 1] = 0
-                dst[out + 2] = 0
-            out += 3
-            xx += step_x
-            yy += step_y
-
-
-@njit
-def _grey(red: int, green: int, blue: int) -> Any:
-    # Every partial sum is an integer below 2 ** 24: exact in float32, and eight at a time.
-    total = f32(red) * f32(19595) + f32(green) * f32(38470) + f32(blue) * f32(7471) + f32(32768)
-    return f32(np.int32(total * f32(2.0**-16)))
-
-
-@njit
-def _blend(base: Any, value: int, factor: Any) -> Any:
-    mixed = base + factor * (f32(value) - base)
-    return np.uint8(np.int32(min(max(mixed, f32(0)), f32(255))))
-
-
-@njit
-def _blend_all(a: Array, base: Any, factor: Any) -> None:
-    for i in range(len(a)):
-        a[i] = _blend(base, a[i], factor)
-
-
-@njit
-def _mean_grey(a: Array) -> Any:
-    total = 0
-    pixels = len(a) // 3
-    for i in range(pixels):
-        total += np.int32(_grey(a[3 * i], a[3 * i + 1], a[3 * i + 2]))
-    return f32((2 * total + pixels) // (2 * pixels))
-
-
-@njit
-def _color(a: Array, factor: Any) -> None:
-    for i in range(len(a) // 3):
-        grey = _grey(a[3 * i], a[3 * i + 1], a[3 * i + 2])
-        a[3 * i] = _blend(grey, a[3 * i], factor)
-        a[3 * i + 1] = _blend(grey, a[3 * i + 1], factor)
-        a[3 * i + 2] = _blend(grey, a[3 * i + 2], factor)
-
-
-@njit
-def _sharpness(src: Array, dst: Array, height: int, width: int, factor: Any) -> None:
-    """Blend with the smoothed image; Pillow's filter copies the border."""
-    line = width * 3
-    _copy(src, dst)
-    for y in range(1, height - 1):
-        up, mid, low = src[(y - 1) * line :], src[y * line :], src[(y + 1) * line :]
-        out = dst[y * line + 3 :]
-        for i in range(line - 6):
-            total = f32(up[i]) + f32(up[i + 3]) + f32(up[i + 6]) + f32(mid[i])
-            total += f32(mid[i + 3]) * f32(5) + f32(mid[i + 6])
-            total += f32(low[i]) + f32(low[i + 3]) + f32(low[i + 6])
-            # total / 13 + 0.5 is never nearer than 1/26 to an integer: no rounding can matter.
-            smooth = f32(np.int32(total * f32(1 / 13) + f32(0.5)))
-            out[i] = _blend(smooth, mid[i + 3], factor)
-
-
-@njit
-def _histogram(a: Array, counts: Array) -> None:
-    counts[:] = 0
-    red, green, blue = counts[0], counts[1], counts[2]
-    for i in range(0, len(a), 3):
-        red[a[i]] += 1
-        green[a[i + 1]] += 1
-        blue[a[i + 2]] += 1
-
-
-@njit
-def _autocontrast(counts: Array, lut: Array) -> None:
-    low, high = 0, 255
-    while low < 255 and counts[low] == 0:
-        low += 1
-    while high > 0 and counts[high] == 0:
-        high -= 1
-    scale = 255.0 / (high - low) if high > low else 1.0
-    offset = -low * scale if high > low else 0.0
-    for i in range(256):
-        value = np.float64(i) * scale + offset
-        lut[i] = np.uint8(np.int32(min(max(value, 0.0), 255.0)))
-
-
-@njit
-def _equalize(counts: Array, lut: Array, sums: Array) -> None:
-    total, last = 0, 0
-    for i in range(256):
-        total += counts[i]
-        last = counts[i] if counts[i] > 0 else last
-    step = (total - last) // 255
-    if step == 0:
-        for i in range(256):
-            lut[i] = i
-        return
-    below = step // 2
-    for i in range(256):
-        sums[i] = below
-        below += counts[i]
-    for i in range(256):  # floor of an exact quotient: float64 never rounds across an integer
-        lut[i] = np.uint8(np.int32(min(sums[i] / np.float64(step), 255.0)))
-
-
-@njit
-def _look_up(a: Array, code: int, counts: Array, lut: Array, sums: Array) -> None:
-    """Apply the op that a histogram of each channel defines."""
-    _histogram(a, counts)
-    for channel in range(3):
-        if code == AUTOCONTRAST:
-            _autocontrast(counts[channel], lut[channel])
-        else:
-            _equalize(counts[channel], lut[channel], sums)
-    red, green, blue = lut[0], lut[1], lut[2]
-    for i in range(0, len(a), 3):
-        a[i] = red[a[i]]
-        a[i + 1] = green[a[i + 1]]
-        a[i + 2] = blue[a[i + 2]]
-
-
-@njit
-def _solarize(a: Array, threshold: int) -> None:
-    if threshold > 255:
-        return
-    edge = np.uint8(threshold)
-    for i in range(len(a)):
-        a[i] = a[i] if a[i] < edge else ~a[i]
-
-
-@njit
-def _posterize(a: Array, mask: int) -> None:
-    kept = np.uint8(mask)
-    for i in range(len(a)):
-        a[i] &= kept
-
-
-@njit
-def _point(a: Array, code: int, p: Array, counts: Array, lut: Array, sums: Array) -> None:
-    """Apply, in place, an op that moves no pixel."""
-    factor = p[:1].view(np.float32)[0]
-    if code in (AUTOCONTRAST, EQUALIZE):
-        _look_up(a, code, counts, lut, sums)
-    elif code == BRIGHTNESS:
-        _blend_all(a, f32(0), factor)
-    elif code == CONTRAST:
-        _blend_all(a, _mean_grey(a), factor)
-    elif code == COLOR:
-        _color(a, factor)
-    elif code == SOLARIZE:
-        _solarize(a, p[0])
-    elif code == POSTERIZE:
-        _posterize(a, p[0])
 
 
 @njit
@@ -252,13 +49,13 @@ def _augment(
         if code == IDENTITY:
             continue
         if code == SHARPNESS:
-            _sharpness(a, b, height, width, p[:1].view(np.float32)[0])
+            sharpness(a, b, height, width, p[:1].view(np.float32)[0])
             a, b = b, a
         elif code == ROTATE or (code >= SHEAR_X and code != SOLARIZE):
-            _affine(a, b, height, width, p)
+            affine(a, b, height, width, p)
             a, b = b, a
         else:
-            _point(a, code, p, counts, lut, sums)
+            point(a, code, p, counts, lut, sums)
     for y in range(row[4], row[6]):
         for x in range(row[3], row[5]):
             place = (y * width + x) * 3
@@ -309,24 +106,8 @@ def _finish(
             view[3 * x + 2] = blue[src[place + np.uint64(2)]]
 
 
-def _given(kind: Any, dimensions: int) -> Any:  # read-only or not: both are taken
-    return types.Array(kind, dimensions, "C", readonly=True)
-
-
-@njit(
-    types.void(
-        _given(types.uint8, 4),
-        _given(types.int32, 3),
-        _given(types.int64, 2),
-        _given(types.int64, 1),
-        _given(types.float32, 2),
-        types.int64,
-        types.int64,
-    ),
-    cache=True,
-    nogil=True,
-)
-def views(
+@njit
+def _views(
     images: Array,
     draws: Array,
     geometry: Array,
@@ -335,17 +116,12 @@ def views(
     first: int,
     last: int,
 ) -> None:
-    """Write every view of images `first` to `last`.
-
-    `draws` is [views, images, columns]; `geometry` has, for each view, the height, width and
-    padding, whether ops come first, and whether there are any; `addresses` say where each view's
-    float32 [images, height, width, 3] lies; `table` is the normalised value of each byte.
-    """
     size = np.array((images.shape[1], images.shape[2]))
     area = max(size[0] * size[1], (geometry[:, 0] * geometry[:, 1]).max()) * 3
     one, other = np.empty(area, np.uint8), np.empty(area, np.uint8)
-    counts, lut, sums = np.empty((3, 256), np.int32), np.empty((3, 256), np.uint8), np.empty(256)
-    all_places, straight = np.empty(geometry[:, 1].max(), np.int64), np.zeros(HEAD, np.int32)
+    lut, straight = np.empty((3, 256), np.uint8), np.zeros(HEAD, np.int32)
+    counts, sums, plain = np.empty((3, 256), np.int32), np.empty(256), np.zeros(3, np.int64)
+    all_places = np.empty(geometry[:, 1].max(), np.int64)
     for i in range(first, last):
         image = images[i].reshape(-1)
         for v in range(len(geometry)):
@@ -358,7 +134,7 @@ def views(
                 _finish(image, out, size, row, shape, places, table)
             elif shape[3] == 1:
                 a, b = one[: len(image)], other[: len(image)]
-                _copy(image, a)
+                copy(image, a)
                 a = _augment(a, b, size[0], size[1], row, counts, lut, sums)
                 _finish(a, out, size, row, shape, places, table)
             else:
@@ -366,5 +142,47 @@ def views(
                 _crop(image, a, size, row, shape, places)
                 a = _augment(a, b, shape[0], shape[1], row, counts, lut, sums)
                 _columns(straight, shape[1], 0, places)
-                plain = np.array((shape[0], shape[1], 0))
+                plain[0], plain[1] = shape[0], shape[1]
                 _finish(a, out, plain, straight, plain, places, table)
+
+
+def _given(kind: Any, dimensions: int) -> Any:  # read-only or not: both are taken
+    return types.Array(kind, dimensions, "C", readonly=True)
+
+
+SIGNATURE = types.void(
+    _given(types.uint8, 4),
+    _given(types.int32, 3),
+    _given(types.int64, 2),
+    _given(types.int64, 1),
+    _given(types.float32, 2),
+    types.int64,
+    types.int64,
+)
+
+
+def _compiled(stamp: str) -> Any:
+    @njit(SIGNATURE, cache=True, nogil=True)
+    def views(
+        images: Array,
+        draws: Array,
+        geometry: Array,
+        addresses: Array,
+        table: Array,
+        first: int,
+        last: int,
+    ) -> None:
+        """Write every view of images `first` to `last`.
+
+        `draws` is [views, images, columns]; `geometry` has, for each view, the height, width and
+        padding, whether ops come first, and whether there are any; `addresses` say where the
+        float32 [images, height, width, 3] of each view lies; `table` normalises each byte.
+        """
+        if len(stamp) > 0:  # what a function closes over is part of the key of its compiled code
+            _views(images, draws, geometry, addresses, table, first, last)
+
+    return views
+
+
+_PARTS = (Path(__file__).with_name(name).read_bytes() for name in ("kernel_ops.py", "ops.py"))
+views = _compiled(sha256(b"".join(_PARTS)).hexdigest())

@@ -23,7 +23,10 @@ def have(name: str) -> bool:
     return name not in NEEDS or find_spec(NEEDS[name].split(".")[0]) is not None
 
 
-@pytest.mark.parametrize("name", PEERS)
+SLOW = {"ffcv": pytest.mark.slow}  # it compiles its pipeline
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW.get(n, ())) for n in PEERS])
 def test_a_peer_makes_two_views_of_each_image_again_and_again(name: str) -> None:
     if not have(name):
         pytest.skip(f"{name} is not installed")
