@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickle
 import re
 import threading
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from fastssl.errors import DataError
-from fastssl.folder import RunFolder, cannot_write, write_whole
+from fastssl.folder import RunFolder, cannot_write, sync, write_whole
 
 MAGIC = b"fastssl-checkpoint-1"
 BEST = "best.ckpt"
@@ -57,7 +58,11 @@ def read(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}", "check the path") from error
-    return unseal(data, str(path))
+    try:
+        return unseal(data, str(path))
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, AssertionError) as error:
+        why = "its seal holds, but what is inside is not of fastssl"
+        raise DataError(f"{path} is refused: {why}", "use a checkpoint of your own") from error
 
 
 def files(folder: RunFolder) -> list[Path]:
@@ -103,6 +108,8 @@ class Writer:
         self._busy = False
         self._closed = False
         self._failure: BaseException | None = None
+        for path in folder.checkpoints.glob(".*.ckpt.new"):  # what a killed run was writing
+            path.unlink(missing_ok=True)
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
 
@@ -113,6 +120,11 @@ class Writer:
             self._jobs.pop(name, None)
             self._jobs[name] = content
             self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise why a checkpoint could not be written, if one could not; waits for nothing."""
+        with self._changed:
+            self._raise()
 
     def wait(self) -> None:
         """Return when everything handed over is on the disk, or raise why it is not."""
@@ -143,6 +155,9 @@ class Writer:
                 content = self._jobs.pop(name)
                 self._busy = True
             try:
+                # A checkpoint must not outlive, in a power cut, the metrics from before it.
+                if self.folder.metrics.exists():
+                    sync(self.folder.metrics)
                 write_whole(self.folder.checkpoints / name, seal(content))
                 self._prune()
             except BaseException as error:  # told to the training thread, which stops the run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Display:
         if self._bar:
             self._bar.console.print(line, markup=False, highlight=False)
         else:
-            print(line, file=sys.stderr, flush=True)
+            tell(line)
 
     def begin(self, step: int) -> None:
         """Start the bar, where there is a terminal."""
@@ -71,7 +72,7 @@ class Display:
         if self._bar:
             self._bar.update(self._task, description=text)
         elif not self.quiet:
-            print(f"step {trip.step}/{self.steps}  {text}", file=sys.stderr, flush=True)
+            tell(f"step {trip.step}/{self.steps}  {text}")
 
     def evaluated(self, trip: Trip, figures: dict[str, Any]) -> None:
         """Remember the accuracy for the lines to come."""
@@ -89,6 +90,12 @@ class Display:
         if self._bar:
             self._bar.stop()
             self._bar = None
+
+
+def tell(line: str) -> None:
+    """Print a line on stderr; a terminal that has gone, or a full disk, stops no training."""
+    with suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def clock(seconds: float) -> str:

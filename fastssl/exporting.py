@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from fastssl.errors import ConfigError, ResourceError, UserError
-from fastssl.folder import cannot_write, sync_folder
+from fastssl.folder import cannot_write, sync
 from fastssl.predicting import Predictor
 from fastssl.version import __version__
 
@@ -52,7 +52,7 @@ def export(run: Path, file: Path, checkpoint: str = "best") -> dict[str, Any]:
             difference = verify(model, made)
             for part in sorted(Path(folder).iterdir()):
                 os.replace(part, file.parent / part.name)
-        sync_folder(file.parent)
+        sync(file.parent)
     except OSError as error:
         raise cannot_write(file, error) from error
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +34,13 @@ class RunFolder:
     def started(self) -> bool:
         """Tell whether a run has begun here."""
         return self.config.is_file()
+
+    def finished(self) -> bool:
+        """Tell whether the summary of a whole run is here."""
+        try:
+            return bool(json.loads(self.summary.read_bytes())["status"] == "finished")
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def claim(self, resume: bool) -> None:
         """Make the folder ours for the life of this process, or refuse."""
@@ -102,16 +110,21 @@ def cannot_write(path: Path, error: OSError) -> ResourceError:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that it is there whole or not at all, even after a power cut."""
     new = path.with_name(f".{path.name}.new")
-    with open(new, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
-    sync_folder(path.parent)
+    try:
+        with open(new, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except OSError:
+        with suppress(OSError):  # half a file on a full disk is in everybody's way
+            new.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """Make renames in a folder durable."""
+def sync(path: Path) -> None:
+    """Make what was written to a file, or the renames in a folder, durable."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -15,12 +15,12 @@ import torch
 from pipelines import views as view_making
 from pipelines.batch import Batch
 from pipelines.choice import choose
-from pipelines.errors import ConfigError
+from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.evaluation import evaluation
 from pipelines.keyed import words
 from pipelines.order import Order, Places
 from pipelines.readers import READERS, Indices, Pixels
-from pipelines.ring import Ring
+from pipelines.ring import PATIENCE, Ring, StalledError
 from pipelines.split import Split
 from pipelines.transfer import Transfer
 
@@ -94,13 +94,15 @@ class Loader:
                     f"{name} is {size}, which {world} processes cannot share equally",
                     f"take a batch that is a multiple of {world}",
                 )
-        self.split, self.order = split, order
+        self.store, self.split, self.order = store, split, order
         self.seed, self.threads, self.prefetch = seed, threads, prefetch
         self.mean, self.std = store.mean, store.std
         self.weak = recipes["weak"]
         self.views = {name: recipes[recipe] for name, recipe in views.items()}
         self.waited = 0.0
         """Seconds that the consumer of `iterate` has waited for batches."""
+        self.patience = PATIENCE
+        """Seconds without a batch after which the run stops."""
         self._labels = store.labels("train")
         self._rank, self._world = rank, world
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", world))
@@ -125,13 +127,16 @@ class Loader:
         until the batch of step k + 2 is asked for.
         """
         ring = Ring(
-            lambda take: self._produce(first, last, take), self._buffers, ahead=self.prefetch
+            lambda take: self._produce(first, last, take),
+            self._buffers,
+            ahead=self.prefetch,
+            patience=self.patience,
         )
         self._rings.append(ring)
         try:
             while True:
                 start = time.perf_counter()
-                made = next(ring, None)
+                made = self._next(ring)
                 self.waited += time.perf_counter() - start  # the one place that measures it
                 if made is None:
                     return
@@ -139,6 +144,20 @@ class Loader:
         finally:
             ring.close()
             self._rings.remove(ring)
+
+    def _next(self, ring: Ring[dict[str, Tensor], Made]) -> Made | None:
+        try:
+            return next(ring, None)
+        except StalledError as error:
+            raise ResourceError(
+                f"the reader {type(self.reader).__name__} gave no batch: {error}",
+                "look at the disk of the store and at the system's log; then add --resume",
+            ) from error
+        except (OSError, EOFError) as error:
+            raise DataError(
+                f"the store {self.store.path} can't be read any more: {error}",
+                "look at its disk; then add --resume",
+            ) from error
 
     def close(self) -> None:
         """End the background work and let go of the data."""

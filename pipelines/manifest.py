@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
     try:
         content = json.loads(data)
         kind, version = content["kind"], content["version"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise _damaged(path) from None
     if kind != KIND:
         raise _damaged(path)
@@ -41,7 +42,38 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
         )
     if render(content) != data:
         raise _damaged(path)
+    if not _plausible(content):
+        raise DataError(f"{path} is not as `convert` writes it", "convert the data again")
     return dict(content)
+
+
+def _plausible(content: dict[str, Any]) -> bool:
+    """Tell whether a manifest has the shape of ours, whoever sealed it."""
+    try:
+        names = [content["name"], *content["class_names"]]
+        files = [*content["files"], *(n for s in content["splits"].values() for n in s["shards"])]
+        files += content["splits"]
+        numbers = [content["classes"], *(f["size"] for f in content["files"].values())]
+        for split in content["splits"].values():
+            numbers += [split["count"], split["height"], split["width"]]
+        return (
+            all(isinstance(name, str) for name in names)
+            and len(content["class_names"]) == content["classes"]
+            # A name is a name, and no way out of the folder.
+            and all(file == Path(file).name != ".." for file in files)
+            and all(type(number) is int and number >= 0 for number in numbers)
+            and all(isinstance(file["sha256"], str) for file in content["files"].values())
+            and all(split["encoding"] in ("raw", "jpeg") for split in content["splits"].values())
+            and all(len(content[key]) == 3 for key in ("mean", "std"))
+            and all(math.isfinite(value) for value in [*content["mean"], *content["std"]])
+            and all(value > 0 for value in content["std"])
+            and set() < {*content["formats"]} <= {"ffcv", "dali"}
+            and content["resize"] in ("squash", "crop", "pad")
+            and isinstance(content["skipped"], list)
+            and "train" in content["splits"]
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
+        return False
 
 
 def _damaged(path: Path) -> DataError:

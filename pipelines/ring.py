@@ -13,10 +13,16 @@ Buffer = TypeVar("Buffer")
 Item = TypeVar("Item")
 
 HELD = 2  # items a consumer may hold: the one it works on and the one before it
+PATIENCE = 600.0  # seconds after which nobody believes that another item will come
+SLICES = 20  # parts that the patience is spent in: a process put to sleep loses one of them
 
 
 class Closed(Exception):
     """The consumer has gone."""
+
+
+class StalledError(Exception):
+    """The background thread has given nothing for longer than anybody waits."""
 
 
 class Ring(Generic[Buffer, Item]):
@@ -33,8 +39,10 @@ class Ring(Generic[Buffer, Item]):
         make_buffer: Callable[[], Buffer],
         *,
         ahead: int,
+        patience: float = PATIENCE,
     ) -> None:
         self._produce = produce
+        self._patience = patience
         self._free: queue.SimpleQueue[Buffer | None] = queue.SimpleQueue()
         for _ in range(ahead + HELD):
             self._free.put(make_buffer())
@@ -43,6 +51,7 @@ class Ring(Generic[Buffer, Item]):
         self._taken: deque[Buffer] = deque()
         self._closing = threading.Event()
         self._ended = False
+        self._stalled = False
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
         atexit.register(self.close)  # no thread may run while the interpreter is taken down
         self._thread.start()
@@ -57,7 +66,7 @@ class Ring(Generic[Buffer, Item]):
             self._free.put(self._held.popleft())
         if self._ended:
             raise StopIteration
-        found = self._ready.get()
+        found = self._wait()
         if isinstance(found, BaseException):
             self.close()
             raise found
@@ -65,12 +74,23 @@ class Ring(Generic[Buffer, Item]):
         self._held.append(buffer)
         return item
 
+    def _wait(self) -> tuple[Buffer, Item] | BaseException:
+        for _ in range(SLICES):
+            try:
+                return self._ready.get(timeout=self._patience / SLICES)
+            except queue.Empty:
+                if not self._thread.is_alive() and self._ready.empty():
+                    return StalledError("the thread has ended by itself")
+        self._stalled = True
+        return StalledError(f"nothing came for {self._patience:g} s")
+
     def close(self) -> None:
-        """End the thread and wait for it."""
+        """End the thread and wait for it; one that hangs is left behind."""
         self._ended = True
         self._closing.set()
         self._free.put(None)
-        self._thread.join()
+        if not self._stalled:
+            self._thread.join()
         atexit.unregister(self.close)
 
     def _take(self) -> Buffer:

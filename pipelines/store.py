@@ -1,5 +1,6 @@
 """A converted data set: its manifest, and its images by index."""
 
+import csv
 import hashlib
 import io
 import mmap
@@ -80,8 +81,11 @@ class Store:
     @cached_property
     def _sources(self) -> dict[str, list[str]]:
         paths: dict[str, list[str]] = {split: [] for split in self.splits}
-        for _, split, _, source in index.read_rows(self.path / index.NAME):
-            paths[split].append(source)
+        try:
+            for _, split, _, source in index.read_rows(self.path / index.NAME):
+                paths[split].append(source)
+        except (OSError, ValueError, KeyError, csv.Error):
+            raise _incomplete(self.path, f"{index.NAME} can't be read") from None
         return paths
 
     def beton(self, split: str) -> Path:
@@ -111,8 +115,24 @@ class Store:
     def records(self, split: str) -> Array:
         """Return the index of a split, mapped from its file: 28 bytes an image."""
         if split not in self._records:
-            self._records[split] = np.load(self.path / f"{split}.npy", mmap_mode="r")
+            self._records[split] = self._load_records(split)
         return self._records[split]
+
+    def _load_records(self, split: str) -> Array:
+        path, info = self.path / f"{split}.npy", self.splits[split]
+        wanted = self.manifest["files"].get(path.name, {}).get("sha256")
+        try:
+            sound = manifest.digest(path) == wanted
+            found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            sound = False
+        if not sound:
+            raise _incomplete(path, f"it disagrees with {manifest.NAME}")
+        if found.dtype != index.RECORD or found.shape != (info.count,):
+            raise _incomplete(path, "it is not the index of this split")
+        if info.encoding == "raw" and (found["size"] != info.height * info.width * 3).any():
+            raise _incomplete(path, "its images have other sizes than the split")
+        return found
 
     def locations(self, split: str) -> Locations:
         """Return where the stored bytes of every image lie, mapped from the index."""
@@ -164,6 +184,8 @@ def open_store(path: str | os.PathLike[str]) -> Store:
             size = (folder / name).stat().st_size
         except FileNotFoundError:
             raise _incomplete(folder, f"{name} is missing") from None
+        except (OSError, ValueError) as error:
+            raise _incomplete(folder, f"{index.escape(name)}: {error}") from None
         if size != entry["size"]:
             raise _incomplete(folder, f"{name} has {size:,} bytes, not {entry['size']:,}")
     return Store(folder, content, fingerprint)
@@ -176,6 +198,8 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise _missing(folder) from None
+    except OSError as error:
+        raise _incomplete(file, error.strerror or str(error)) from None
     return manifest.parse(data, file), hashlib.sha256(data).hexdigest()
 
 
