@@ -10,13 +10,14 @@ from typing import Any
 import torch
 import yaml
 
-from fastssl import checkpoint, compiling, devices, distribute, machine, plugins
+from fastssl import board, checkpoint, compiling, devices, distribute, machine, plugins
 from fastssl.assemble import Run, assemble
+from fastssl.assemble_data import find_store
 from fastssl.config_files import Loaded, flatten
 from fastssl.display import Display, start_lines
 from fastssl.errors import ConfigError, DataError, ResourceError, UserError
 from fastssl.folder import RunFolder, cannot_write, write_json, write_whole
-from fastssl.record import Record
+from fastssl.record import Record, read_metrics
 from fastssl.signals import Stop
 from fastssl.summary import end_lines, summarize
 from fastssl.training import TIME_UP, Training, restore
@@ -41,7 +42,8 @@ def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
             if ranks.rank == 0:
                 folder.claim(resume)
         try:
-            return start(loaded, folder, device, group)
+            with group.contact(lambda rank, error: None):
+                return start(loaded, folder, device, group)
         finally:
             folder.release()
     finally:
@@ -71,14 +73,25 @@ def start(
     if folder.started():
         loaded = same_run(loaded, folder)
         content = checkpoint.newest(folder, display.say)
-        if content and content["trip"]["step"] >= loaded.config.steps and folder.summary.exists():
+        if content and content["trip"]["step"] >= loaded.config.steps and folder.finished():
             display.say(f"{folder.path} is finished: {loaded.config.steps:,} steps")
             return 0
+    group.agree(
+        {
+            "configuration": repr(loaded.as_dict()),
+            "store": find_store(loaded).fingerprint,
+            "checkpoint": f"step {content['trip']['step'] if content else 0}",
+        }
+    )
     with out_of_memory(loaded):
         run = assemble(loaded, device, ranks)
-        group.agree({"configuration": repr(loaded.as_dict()), "store": run.store.fingerprint})
         trip = resume_from(run, content, folder)
-        return travel(run, trip, folder, display, group)
+        compiling.choose(run, trip.step, display.say)
+    with (
+        group.contact(lambda rank, error: write_failure(folder, rank, error)),
+        out_of_memory(loaded),
+    ):
+        return travel(run, trip, folder, display)
 
 
 def same_run(loaded: Loaded, folder: RunFolder) -> Loaded:
@@ -88,10 +101,11 @@ def same_run(loaded: Loaded, folder: RunFolder) -> Loaded:
     kept = {}
     for key in sorted(saved.keys() | wanted.keys()):
         old, new = saved.get(key), wanted.get(key)
-        if old == new or key in FREE:
-            continue
-        if loaded.origins.get(key) is None and key == "precision":
+        chosen = key == "precision" and loaded.origins.get(key) is None
+        if chosen or (key == "compile" and new == "auto"):
             kept[key] = old
+            continue
+        if old == new or key in FREE:
             continue
         raise ConfigError(
             f"{folder.path} was begun with {key}={old}, not {new}",
@@ -112,9 +126,7 @@ def resume_from(run: Run, content: dict[str, Any] | None, folder: RunFolder) -> 
     return restore(run, content)
 
 
-def travel(
-    run: Run, trip: Trip, folder: RunFolder, display: Display, group: distribute.Group
-) -> int:
+def travel(run: Run, trip: Trip, folder: RunFolder, display: Display) -> int:
     """Train from where the trip is to the end or to a signal, and write the summary."""
     config = run.loaded.config
     record, writer = None, None
@@ -124,20 +136,18 @@ def travel(
         writer = checkpoint.Writer(folder)
         display.log = record.log
     try:
-        run.step = compiling.choose(run, display.say)
         for line in start_lines(run, str(folder.path), trip.step):
             display.say(line)
         training = Training(run, trip, display, record, writer)
+        if record and config.tensorboard and not trip.step:
+            board.begin(record, run.loaded)
         display.begin(trip.step)
         with Stop() as stop:
             told = training.travel(stop)
-        display.end()
-        if writer:
-            writer.wait()
-        return finish(training, folder, display, told)
-    except UserError as error:
-        write_failure(folder, run.ranks.rank, error)
-        raise
+            display.end()
+            if writer:
+                writer.wait()
+            return finish(training, folder, display, told)
     finally:
         display.end()
         run.loader.close()
@@ -161,13 +171,17 @@ def write_start(run: Run, folder: RunFolder) -> None:
 def finish(training: Training, folder: RunFolder, display: Display, told: int) -> int:
     """Write the summary, show it, and return the exit code."""
     status = {0: "finished", TIME_UP: "out of time"}.get(told, "interrupted")
-    summary = summarize(training.run, training.trip, training.figures, status)
+    # A run killed between its last checkpoint and its summary has evaluated in an earlier life.
+    figures = training.figures or (read_metrics(folder.metrics, "eval") or [{}])[-1]
+    summary = summarize(training.run, training.trip, figures, status)
     if training.writer:
         summary["checkpoint_seconds"] = round(training.writer.seconds, 3)
         try:
             write_json(folder.summary, summary)
         except OSError as error:
             raise cannot_write(folder.summary, error) from error
+        if training.record and training.config.tensorboard:
+            board.end(training.record, training.run.loaded, summary)
         display.say("")
         for line in end_lines(summary, folder.path):
             display.say(line)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fastssl.folder import RunFolder, cannot_write
+from fastssl.folder import RunFolder, cannot_write, write_whole
 
 
 class Record:
@@ -28,7 +29,7 @@ class Record:
             raise cannot_write(folder.metrics, error) from error
         self._board: Any = None
         if tensorboard:
-            self._guarded("TensorBoard", lambda: self._open_board(step))
+            self.guarded("TensorBoard", lambda: self._open_board(step))
 
     def _open_board(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -51,7 +52,7 @@ class Record:
     def board(self, method: str, *arguments: Any, **named: Any) -> None:
         """Call a method of TensorBoard's writer, if there is one."""
         if self._board is not None:
-            self._guarded("TensorBoard", lambda: getattr(self._board, method)(*arguments, **named))
+            self.guarded("TensorBoard", lambda: getattr(self._board, method)(*arguments, **named))
 
     def log(self, line: str) -> None:
         """Add a line to log.txt."""
@@ -60,15 +61,17 @@ class Record:
             with open(self.folder.log, "a", encoding="utf-8") as file:
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
 
-        self._guarded("log.txt", write)
+        self.guarded("log.txt", write)
 
-    def _guarded(self, what: str, action: Any) -> None:
+    def guarded(self, what: str, action: Any) -> None:
+        """Do what a run can go without; where it fails, warn once."""
         try:
             action()
         except Exception as error:
             if what not in self._warned:
                 self._warned.add(what)
-                print(f"warning: {what} can't be written ({error}); going on", file=sys.stderr)
+                with suppress(OSError, ValueError):  # stderr may be gone, too
+                    print(f"warning: {what} can't be written ({error}); going on", file=sys.stderr)
 
     def flush(self) -> None:
         """Bring TensorBoard's events to the disk."""
@@ -76,7 +79,8 @@ class Record:
 
     def close(self) -> None:
         """Close all files."""
-        self._metrics.close()
+        with suppress(OSError):  # told already, when the line was written
+            self._metrics.close()
         self.board("close")
 
 
@@ -85,10 +89,8 @@ def trim(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = [line for line in read_lines(path) if json.loads(line)["step"] <= step]
-    new = path.with_name(f".{path.name}.new")
     try:
-        new.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        new.replace(path)
+        write_whole(path, "".join(f"{line}\n" for line in kept).encode())
     except OSError as error:
         raise cannot_write(path, error) from error
 
@@ -98,8 +100,8 @@ def read_lines(path: Path) -> list[str]:
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            json.loads(line)["step"]
-        except (ValueError, KeyError, TypeError):
+            int(json.loads(line)["step"] + 0)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
         found.append(line)
     return found

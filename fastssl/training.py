@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastssl import checkpoint, evaluation, optim
+from fastssl import board, checkpoint, evaluation, optim
 from fastssl.algorithms.base import StepOutput
 from fastssl.assemble import Run
 from fastssl.display import Display
@@ -126,6 +126,8 @@ class Training:
     def pause(self, batch: Batch, logging: bool, evaluating: bool, saving: bool) -> None:
         """Do what waits for the device: look at the flag, log, evaluate, save."""
         self.check_finite(batch)
+        if self.writer:
+            self.writer.check()
         self.trip.seconds += time.monotonic() - self.started
         self.started = time.monotonic()
         if logging:
@@ -168,7 +170,8 @@ class Training:
         raise DivergedError(
             f"loss or gradient is not finite at step {bad + 1} "
             f"(learning rate {rate:.4g}, largest logit before it {largest:.4g})",
-            "lower lr or type clip=1; the last checkpoint is from before and --resume takes it",
+            "begin anew with a lower lr or clip=1 and another --out; the last checkpoint is from "
+            "before, and init=RUN takes its weights",
         )
 
     def log(self) -> None:
@@ -210,9 +213,10 @@ class Training:
         logits, labels = evaluation.predict(
             self.run.ema.model, self.run.evaluation(part), self.run.device
         )
-        return evaluation.judge(
-            self.run.ranks.gather_uneven(logits), self.run.ranks.gather_uneven(labels)
-        )
+        logits, labels = map(self.run.ranks.gather_uneven, (logits, labels))
+        if self.record and part == "test":
+            board.evaluated(self.record, logits, labels, self.trip.step)
+        return evaluation.judge(logits, labels)
 
 
 def snapshot(run: Run, trip: Trip) -> dict[str, Any]:
