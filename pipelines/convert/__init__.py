@@ -1,5 +1,6 @@
 """Conversion of raw data into stores, once and offline."""
 
-from pipelines.convert.driver import Options, convert
+from pipelines.convert.driver import convert
+from pipelines.convert.options import Options
 
 __all__ = ["Options", "convert"]

@@ -1,7 +1,9 @@
 """WebDataset tar shards, and beside each the index that DALI wants."""
 
+import hashlib
 import tarfile
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,8 +16,11 @@ Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
 BLOCK = 512
+TAIL = 4 * BLOCK  # what follows an image: the members .cls and .idx
 SHARD_BYTES = 1 << 28
 INDEX_VERSION = "v1.2"  # of DALI's index files
+
+_NAME, _SIZE, _SUM = slice(0, 8), slice(124, 135), slice(148, 154)
 
 
 def _digits(numbers: Integers, width: int, base: int) -> Bytes:
@@ -24,119 +29,155 @@ def _digits(numbers: Integers, width: int, base: int) -> Bytes:
     return (numbers[:, None] // powers % base + ord("0")).astype(np.uint8)
 
 
-def _headers(extension: str, indices: Integers, sizes: Integers) -> Bytes:
+def _write_headers(rows: Bytes, extension: str, names: Bytes, sizes: Integers) -> None:
     """Write the tar headers of many members at once, one row of 512 bytes each."""
     member = tarfile.TarInfo(f"{0:08d}.{extension}")
-    headers = np.tile(np.frombuffer(member.tobuf(tarfile.USTAR_FORMAT), np.uint8), (len(sizes), 1))
-    headers[:, :8] = _digits(indices, 8, 10)
-    headers[:, 124:135] = _digits(sizes, 11, 8)
-    headers[:, 148:156] = ord(" ")  # the sum is taken with blanks in its own place
-    headers[:, 148:154] = _digits(headers.sum(axis=1, dtype=np.int64), 6, 8)
-    headers[:, 154] = 0
-    return headers
+    blank = np.frombuffer(member.tobuf(tarfile.USTAR_FORMAT), np.uint8)
+    lengths = _digits(sizes, 11, 8)
+    rows[:] = blank
+    rows[:, _NAME] = names
+    rows[:, _SIZE] = lengths
+    # The sum of a header is that of the blank one, which has zeros, plus the new digits.
+    base = int(bytes(blank[_SUM]), 8) - ord("0") * (8 + 11)
+    sums = base + names.sum(axis=1, dtype=np.int64) + lengths.sum(axis=1, dtype=np.int64)
+    rows[:, _SUM] = _digits(sums, 6, 8)
 
 
-def _tails(indices: Integers, labels: Integers) -> tuple[Bytes, Integers]:
-    """Write the members that follow an image, its class and index; also the classes' lengths."""
-    tails = np.zeros((len(labels), 4 * BLOCK), np.uint8)
+def _write_tails(rows: Bytes, names: Bytes, labels: Integers) -> Integers:
+    """Write the members that follow an image, its class and index; return the classes' lengths."""
     text = labels.astype("S6")
     lengths = np.char.str_len(text).astype(np.int64)
-    tails[:, :BLOCK] = _headers("cls", indices, lengths)
-    tails[:, BLOCK : BLOCK + 6] = text.view(np.uint8).reshape(-1, 6)
-    tails[:, 2 * BLOCK : 3 * BLOCK] = _headers("idx", indices, np.full(len(labels), 8))
-    tails[:, 3 * BLOCK : 3 * BLOCK + 8] = _digits(indices, 8, 10)
-    return tails, lengths
+    _write_headers(rows[:, :BLOCK], "cls", names, lengths)
+    rows[:, BLOCK : BLOCK + 6] = text.view(np.uint8).reshape(-1, 6)
+    _write_headers(rows[:, 2 * BLOCK : 3 * BLOCK], "idx", names, np.full(len(labels), 8))
+    rows[:, 3 * BLOCK : 3 * BLOCK + 8] = names
+    return lengths
 
 
 class TarWriter:
     """Writes one split as tar shards whose bytes depend on the images alone."""
 
-    def __init__(self, folder: Path, split: str, encoding: str, shape: tuple[int, int]) -> None:
+    def __init__(
+        self, folder: Path, split: str, encoding: str, shape: tuple[int, int], threads: Executor
+    ) -> None:
         self.folder = folder
         self.split = split
         self.raw = encoding == "raw"
         self.extension = "ppm" if self.raw else "jpg"
         height, width = shape
         self.prefix = b"P6\n%d %d\n255\n" % (width, height) if self.raw else b""
-        self.names: list[str] = []
+        self.digests: dict[str, str] = {}  # name of a tar file -> its SHA-256
+        self._threads = threads
+        self._hash = hashlib.sha256()
+        self._hashing: Future[None] | None = None
+        self._shards = 0
         self._file: BinaryIO | None = None
         self._lines: list[str] = []
         self._end = 0
 
-    def add(self, images: Bytes | Sequence[bytes], labels: Integers, first: int) -> Any:
+    def add(self, images: Any, labels: Integers, first: int) -> Any:
         """Append images; return the index records with shard, offset, size and label filled."""
         if self._file is None or self._end >= SHARD_BYTES:
             self._next_shard()
-        assert self._file is not None
         indices = np.arange(first, first + len(labels))
-        pixels = np.array([len(one) for one in images]) if not self.raw else _sizes(images)
+        names = _digits(indices, 8, 10)
+        pixels = np.array([memoryview(image).nbytes for image in images])
         sizes = pixels + len(self.prefix)
-        headers = _headers(self.extension, indices, sizes)
-        tails, lengths = _tails(indices, labels)
-        padding = -sizes % BLOCK
-        starts = self._end + np.cumsum(BLOCK + sizes + padding + 4 * BLOCK)
-        starts = np.concatenate([[self._end], starts])
-        if isinstance(images, np.ndarray):
-            self._file.write(self._raw_block(images, headers, tails, int(padding[0])).data)
+        if self.raw:
+            lengths = self._write_pixels(images, names, sizes, labels)
         else:
-            for image, header, pad, tail in zip(images, headers, padding, tails, strict=True):
-                self._file.write(b"".join((header, image, bytes(pad), tail)))
-        self._end = int(starts[-1])
-        self._list(indices, starts[:-1] + BLOCK, sizes, padding, lengths)
+            lengths = self._write_files(images, names, sizes, labels)
+        ends = self._end + np.cumsum(BLOCK + sizes + -sizes % BLOCK + TAIL)
+        starts = np.concatenate([[self._end], ends[:-1]]) + BLOCK
+        self._end = int(ends[-1])
+        self._list(indices, starts, sizes, lengths)
         records = np.zeros(len(labels), RECORD)
-        records["offset"] = starts[:-1] + BLOCK + len(self.prefix)
+        records["offset"] = starts + len(self.prefix)
         records["size"] = pixels
-        records["shard"] = len(self.names) - 1
+        records["shard"] = self._shards - 1
         records["label"] = labels
         return records
 
-    def _raw_block(self, images: Bytes, headers: Bytes, tails: Bytes, padding: int) -> Bytes:
-        rows = len(images)
-        prefix = np.tile(np.frombuffer(self.prefix, np.uint8), (rows, 1))
-        blanks = np.zeros((rows, padding), np.uint8)
-        return np.hstack([headers, prefix, images.reshape(rows, -1), blanks, tails])
+    def _write_pixels(
+        self, images: Bytes, names: Bytes, sizes: Integers, labels: Integers
+    ) -> Integers:
+        """Write images of one size, all of them in one piece of memory."""
+        begin, end = BLOCK + len(self.prefix), BLOCK + int(sizes[0])
+        tail = end + -int(sizes[0]) % BLOCK
+        rows = np.zeros((len(images), tail + TAIL), np.uint8)
+        _write_headers(rows[:, :BLOCK], self.extension, names, sizes)
+        rows[:, BLOCK:begin] = np.frombuffer(self.prefix, np.uint8)
+        rows[:, begin:end] = images.reshape(len(images), -1)
+        lengths = _write_tails(rows[:, tail:], names, labels)
+        self._write(rows.data)
+        return lengths
+
+    def _write_files(
+        self, images: Sequence[bytes], names: Bytes, sizes: Integers, labels: Integers
+    ) -> Integers:
+        """Write images of any size."""
+        headers = np.zeros((len(images), BLOCK), np.uint8)
+        tails = np.zeros((len(images), TAIL), np.uint8)
+        _write_headers(headers, self.extension, names, sizes)
+        lengths = _write_tails(tails, names, labels)
+        padding = [bytes(-size % BLOCK) for size in sizes.tolist()]
+        parts: list[Any] = []
+        for image in zip(headers, images, padding, tails, strict=True):
+            parts.extend(image)
+        self._write(b"".join(parts))
+        return lengths
+
+    def _write(self, data: bytes | memoryview) -> None:
+        """Write to the shard; the checksum follows in a thread, one piece behind at most."""
+        assert self._file is not None
+        if self._hashing is not None:
+            self._hashing.result()
+        self._hashing = self._threads.submit(self._hash.update, data)
+        self._file.write(data)
 
     def _list(
-        self, indices: Integers, data: Integers, sizes: Integers, padding: Integers, cls: Integers
+        self, indices: Integers, starts: Integers, sizes: Integers, lengths: Integers
     ) -> None:
-        after = data + sizes + padding + BLOCK
-        for index, start, size, then, length in zip(
-            indices.tolist(), data.tolist(), sizes.tolist(), after.tolist(), cls.tolist(),
-            strict=True,
-        ):  # fmt: skip
+        follows = starts + sizes + -sizes % BLOCK + BLOCK
+        columns = (indices, starts, sizes, follows, lengths)
+        for index, start, size, then, length in zip(*(c.tolist() for c in columns), strict=True):
+            name = f"{index:08d}"
             self._lines.append(
-                f"{self.extension} {start} {size} {index:08d}.{self.extension} "
-                f"cls {then} {length} {index:08d}.cls "
-                f"idx {then + 2 * BLOCK} 8 {index:08d}.idx\n"
+                f"{self.extension} {start} {size} {name}.{self.extension} "
+                f"cls {then} {length} {name}.cls idx {then + 2 * BLOCK} 8 {name}.idx\n"
             )
 
     def _next_shard(self) -> None:
         self._finish()
-        self.names.append(f"{self.split}-{len(self.names):05d}.tar")
-        self._file = (self.folder / self.names[-1]).open("wb")
+        self._file = (self.folder / self._name(self._shards)).open("wb")
+        self._shards += 1
+        self._hash = hashlib.sha256()
         self._end = 0
+
+    def _name(self, number: int) -> str:
+        return f"{self.split}-{number:05d}.tar"
 
     def _finish(self) -> None:
         if self._file is None:
             return
-        self._file.write(bytes(2 * BLOCK))
+        self._write(bytes(2 * BLOCK))
+        assert self._hashing is not None
+        self._hashing.result()
         self._file.close()
         self._file = None
-        index = (self.folder / self.names[-1]).with_suffix(".idx")
+        name = self._name(self._shards - 1)
+        self.digests[name] = self._hash.hexdigest()
+        index = (self.folder / name).with_suffix(".idx")
         index.write_text(f"{INDEX_VERSION} {len(self._lines)}\n" + "".join(self._lines))
         self._lines = []
 
     def close(self) -> list[str]:
         """Finish the last shard and return the names of the tar files."""
         self._finish()
-        return self.names
+        return list(self.digests)
 
     def abandon(self) -> None:
         """Close what is open, unfinished as it is; after `close` there is nothing."""
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _sizes(images: Bytes | Sequence[bytes]) -> Integers:
-    return np.full(len(images), np.asarray(images[0]).size, np.int64)

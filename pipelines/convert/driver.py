@@ -3,7 +3,7 @@
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,79 +12,19 @@ from typing import Any
 import numpy as np
 
 from pipelines import index, manifest
-from pipelines.convert import ffcv
 from pipelines.convert.dali import TarWriter
 from pipelines.convert.ffcv import BetonWriter
-from pipelines.convert.pictures import RESIZES, Moments, Target
+from pipelines.convert.options import Options
+from pipelines.convert.pictures import Moments, Target
 from pipelines.convert.place import building
 from pipelines.convert.pool import Pool, cores
 from pipelines.convert.worker import Prepared, prepare
-from pipelines.errors import ConfigError, DataError
+from pipelines.errors import DataError
 from pipelines.index import escape
 from pipelines.sources import Chunk, Skipped, Source, SourceSplit
 
-FORMATS = ("ffcv", "dali")
-RAW_UP_TO = 96  # pixels; above, JPEG
-QUALITY = 95
-SIZES = range(4, 2049)
+THREADS = 3  # a .beton, a checksum and a sync; the tar is written by our own thread
 SHOWN = 10  # bad pictures told by name
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a source is stored; None stands for what the data set or this machine suggests."""
-
-    formats: tuple[str, ...] | None = None
-    size: int | None = None
-    resize: str | None = None
-    quality: int | str | None = None  # "raw", or 1..100 of JPEG
-    workers: int | None = None
-    on_error: str = "stop"  # or "skip"
-
-    def check(self) -> None:
-        """Refuse what cannot be, before any work is done."""
-        for form in self.formats or ():
-            if form not in FORMATS:
-                raise ConfigError(f"no format is named {form!r}", f"take {' or '.join(FORMATS)}")
-        if self.formats is not None and not self.formats:
-            raise ConfigError("no format was named", f"take {' or '.join(FORMATS)}")
-        if "ffcv" in (self.formats or ()) and not ffcv.installed():
-            raise ConfigError(
-                "the format ffcv needs the package ffcv, which is not installed",
-                "pip install 'fastssl[ffcv]', or --format dali",
-            )
-        if self.size is not None and self.size not in SIZES:
-            raise ConfigError(f"the size {self.size} is out of range", "take 4 to 2048 pixels")
-        if self.resize is not None and self.resize not in RESIZES:
-            raise ConfigError(f"no resize is named {self.resize!r}", f"take {', '.join(RESIZES)}")
-        raw = self.quality in (None, "raw")
-        if not raw and not (isinstance(self.quality, int) and 1 <= self.quality <= 100):
-            raise ConfigError(f"no quality is named {self.quality!r}", "take raw, or 1 to 100")
-        if self.workers is not None and self.workers < 1:
-            raise ConfigError(f"{self.workers} workers do nothing", "take at least 1")
-        if self.on_error not in ("stop", "skip"):
-            raise ConfigError(f"on-error cannot be {self.on_error!r}", "take stop or skip")
-
-    def chosen_formats(self) -> tuple[str, ...]:
-        """Return the formats to write, in a fixed order."""
-        wanted = self.formats or (FORMATS if ffcv.installed() else ("dali",))
-        return tuple(form for form in FORMATS if form in wanted)
-
-    def load(self) -> None:
-        """Import what the formats need."""
-        if "ffcv" in self.chosen_formats():
-            ffcv.load()
-
-    def target(self, source: Source, split: SourceSplit) -> Target:
-        """Return what the images of a split become."""
-        size = self.size or split.size
-        quality: int | None
-        if isinstance(self.quality, int):
-            quality = self.quality
-        else:
-            quality = QUALITY if self.quality is None and size > RAW_UP_TO else None
-        measured = source.mean is None and split is source.splits["train"]
-        return Target(size, self.resize or source.resize, quality, measured)
 
 
 @dataclass
@@ -114,18 +54,19 @@ def convert(
             return
         result = _Result()
         pool = stack.enter_context(Pool(_workers(source, options)))
-        hasher = stack.enter_context(ThreadPoolExecutor(1))
+        threads = stack.enter_context(ThreadPoolExecutor(THREADS))
         rows = stack.enter_context((folder / index.NAME).open("w", encoding="utf-8", newline=""))
         rows.write(",".join(index.HEADER) + "\n")
         for name, split in source.splits.items():
-            task = _SplitTask(name, split, options.target(source, split), folder, options)
+            target = options.target(source, split)
+            task = _SplitTask(name, split, target, folder, options, threads)
             chunks = pool.map(split.chunks(), task.target) if task.parallel else task.alone()
             task.write(chunks, result, rows, advance)
-            for file in task.files:
-                result.files[file] = hasher.submit(_seal, folder / file)
+            for file, digest in task.files.items():
+                result.files[file] = threads.submit(_seal, folder / file, digest)
         _judge(source, result, options)
         rows.close()
-        result.files[index.NAME] = hasher.submit(_seal, folder / index.NAME)
+        result.files[index.NAME] = threads.submit(_seal, folder / index.NAME)
         _write_manifest(folder, source, options, result)
 
 
@@ -148,12 +89,19 @@ class _SplitTask:
     """One split on its way to disk."""
 
     def __init__(
-        self, name: str, split: SourceSplit, target: Target, folder: Path, options: Options
+        self,
+        name: str,
+        split: SourceSplit,
+        target: Target,
+        folder: Path,
+        options: Options,
+        threads: Executor,
     ) -> None:
         self.name, self.split, self.target, self.folder = name, split, target, folder
         self.stop = options.on_error == "stop"
         self.formats = options.chosen_formats()
-        self.files: list[str] = []
+        self.threads = threads
+        self.files: dict[str, str | None] = {}  # name -> SHA-256, where it is known already
         # Pixels that stay as they are go straight to the writers: no process is faster.
         self.parallel = not (split.kept and target.quality is None and target.size == split.size)
 
@@ -180,7 +128,7 @@ class _SplitTask:
                     continue
                 result.moments.add(prepared.moments)
                 labels = np.asarray(chunk.labels, np.int64)[prepared.kept]
-                part = _write_chunk(prepared.images, labels, count, tar, beton)
+                part = self._write_chunk(prepared.images, labels, count, tar, beton)
                 paths = [chunk.paths[place] for place in prepared.kept]
                 rows.write(index.rows(self.name, count, labels.tolist(), paths))
                 records[count : count + len(part)] = part
@@ -204,33 +152,40 @@ class _SplitTask:
             self.folder, self.name, self.target.encoding, (self.target.size, self.target.size),
         )  # fmt: skip
         return (
-            TarWriter(*arguments) if "dali" in self.formats else None,
+            TarWriter(*arguments, self.threads) if "dali" in self.formats else None,
             BetonWriter(*arguments, self.split.count) if "ffcv" in self.formats else None,
         )
 
+    def _write_chunk(
+        self,
+        images: Any,
+        labels: Any,
+        first: int,
+        tar: TarWriter | None,
+        beton: BetonWriter | None,
+    ) -> Any:
+        """Write images in both formats at once; return their index records."""
+        offsets = self.threads.submit(beton.add, images, labels, first) if beton else None
+        if tar is not None:
+            records = tar.add(images, labels, first)
+        else:
+            records = np.zeros(len(labels), index.RECORD)
+            records["label"] = labels
+            records["size"] = [memoryview(image).nbytes for image in images]
+        records["crc"] = [zlib.crc32(image) for image in images]
+        if offsets is not None:
+            records["beton"] = offsets.result()
+        return records
+
     def _close(self, tar: TarWriter | None, beton: BetonWriter | None, records: Any) -> list[str]:
         shards = tar.close() if tar is not None else []
-        self.files += [name for tar in shards for name in (tar, Path(tar).stem + ".idx")]
+        self.files |= tar.digests if tar is not None else {}
+        others = [f"{Path(shard).stem}.idx" for shard in shards] + [f"{self.name}.npy"]
         if beton is not None:
-            self.files += beton.close()
+            others += beton.close()
         np.save(self.folder / f"{self.name}.npy", records)
-        self.files.append(f"{self.name}.npy")
+        self.files |= dict.fromkeys(others)
         return shards
-
-
-def _write_chunk(
-    images: Any, labels: Any, first: int, tar: TarWriter | None, beton: BetonWriter | None
-) -> Any:
-    if tar is not None:
-        records = tar.add(images, labels, first)
-    else:
-        records = np.zeros(len(labels), index.RECORD)
-        records["label"] = labels
-        records["size"] = [memoryview(image).nbytes for image in images]
-    if beton is not None:
-        records["beton"] = beton.add(images, labels, first)
-    records["crc"] = [zlib.crc32(image) for image in images]
-    return records
 
 
 def _judge(source: Source, result: _Result, options: Options) -> None:
@@ -250,11 +205,11 @@ def _judge(source: Source, result: _Result, options: Options) -> None:
         del result.splits[name]
 
 
-def _seal(path: Path) -> dict[str, Any]:
+def _seal(path: Path, digest: str | None = None) -> dict[str, Any]:
     """Make sure a file is on disk; return its size and checksum for the manifest."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return {"size": path.stat().st_size, "sha256": manifest.digest(path)}
+    return {"size": path.stat().st_size, "sha256": digest or manifest.digest(path)}
 
 
 def _write_manifest(folder: Path, source: Source, options: Options, result: _Result) -> None:
