@@ -1,0 +1,183 @@
+"""A real sweep, killed and resumed, and its report in a real browser."""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fastssl import grid, report
+from tests.browser import browser, needs_chromium, screen
+from tests.fake_runs import write_run
+
+GRID = """
+config: digits
+set: {model: wrn-10-1, steps: %d, batch: 10, ratio: 2, eval_every: 2, eval_every_late: 1,
+      log_every: 1, checkpoint_every: 2, threads: 1, loader_threads: 1, tensorboard: false}
+grid: {algorithm: [fixmatch, flexmatch]%s}
+"""
+SCREENS = [(390, 844), (1280, 900)]
+
+
+def start(folder: Path) -> subprocess.Popen:
+    words = ["sweep", str(folder / "tiny.yaml"), "--out", str(folder / "runs"), "--jobs", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-m", "fastssl", *words]
+    return subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def kill_when(process: subprocess.Popen, number: int, begun) -> None:
+    """Kill a sweep in the middle of a cell, and no later."""
+    end = time.monotonic() + 300
+    while not begun() and process.poll() is None:
+        assert time.monotonic() < end, "no cell has begun"
+        time.sleep(0.02)
+    process.send_signal(number)
+    process.communicate(timeout=300)
+
+
+def sweep_and_kill(folder: Path, steps: int, axes: str, kills: list[tuple[int, int]]) -> Path:
+    """Train a grid, killed by each signal once so many cells have begun; return its folder."""
+    (folder / "tiny.yaml").write_text(GRID % (steps, axes))
+    runs = folder / "runs"
+
+    def some(count):
+        return lambda: len(list(runs.glob("*/metrics.jsonl"))) >= count
+
+    for number, count in kills:
+        kill_when(start(folder), number, some(count))
+    last = start(folder)
+    told = last.communicate(timeout=600)[1]
+    assert last.returncode == 0, told
+    assert len(list(runs.glob("*/summary.json"))) == len(grid.read(folder / "tiny.yaml")[1])
+    return runs
+
+
+def check_runs(runs: Path, steps: int, out: Path) -> None:
+    """Every run is whole, and the report says what its metrics say."""
+    report.write([runs], out)
+    told = {row["run"]: row for row in json.loads(out.read_text())["runs"]}
+    for folder in sorted(path.parent for path in runs.glob("*/summary.json")):
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        errors = [line["error"] for line in lines if line["kind"] == "eval"]
+        trained = [line["step"] for line in lines if line["kind"] == "train"]
+        assert trained == list(range(1, steps + 1))
+        row = told[folder.name]
+        assert row["status"] == "finished"
+        assert row["best_error"] == min(errors)
+        assert row["median_error"] == statistics.median(errors[-20:])
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["best_error"] == row["best_error"]
+        assert summary["median_error"] == row["median_error"]
+
+
+def check_page(driver, page: Path, width: int, height: int, dark: bool) -> None:
+    """No error, every plot drawn, hover and legend at work, nothing wider than the screen."""
+    screen(driver, width, height, dark)
+    driver.get(page.as_uri())
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    plots = driver.find_elements("css selector", "section.plot")
+    assert len(plots) >= 10
+    for plot in plots:
+        name = plot.get_attribute("data-plot")
+        drawn = driver.execute_script(DRAWN, plot)
+        assert drawn["curves"] > 0, f"{name} is empty"
+        assert drawn["finite"], f"{name} has a point nowhere"
+        assert driver.execute_script(HOVER, plot).strip(), f"{name}: hover says nothing"
+        hidden = driver.execute_script(HIDE, plot)
+        if hidden is not None:
+            assert hidden < drawn["curves"], f"{name}: the legend hides nothing"
+    back = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (back == "rgb(20, 23, 26)") == dark
+    assert [line for line in driver.get_log("browser") if line["level"] != "INFO"] == []
+
+
+DRAWN = """
+const curves = [...arguments[0].querySelectorAll(".curve")];
+const box = (c) => c.getBBox();
+return {curves: curves.length, finite: curves.every((c) => !c.outerHTML.includes("NaN")
+  && Number.isFinite(box(c).width) && box(c).width + box(c).height > 0)};
+"""
+HOVER = """
+const svg = arguments[0].querySelector("svg");
+const mark = svg.querySelector("rect.curve") || svg;
+svg.scrollIntoView();
+const box = mark.getBoundingClientRect();
+mark.dispatchEvent(new PointerEvent("pointermove", {bubbles: true,
+  clientX: box.left + box.width / 2, clientY: box.top + box.height / 2}));
+const tip = arguments[0].querySelector(".tip");
+return tip.hidden ? "" : tip.textContent;
+"""
+HIDE = """
+const button = arguments[0].querySelector(".legend button");
+if (!button) return null;
+const count = () => arguments[0].querySelectorAll(".curve").length;
+const before = count();
+button.click();
+const after = count();
+arguments[0].querySelector(".legend button").click();
+return count() === before ? after : null;
+"""
+
+
+def check_tools(driver) -> None:
+    """Time axis, accuracy to reach, choice, saving: what the buttons do."""
+    plot = driver.find_element("css selector", "#accuracy")
+    assert plot.find_element("css selector", "svg").text.endswith("step")
+    plot.find_element("css selector", "button.axis").click()
+    assert plot.find_element("css selector", "svg").text.endswith("time")
+    plot.find_element("css selector", "input").send_keys("1")
+    assert "fixmatch: step" in plot.find_element("css selector", ".answer").text
+    links = plot.find_elements("css selector", ".runs a")
+    assert links and all(link.get_attribute("href").startswith("file://") for link in links)
+    saved = driver.execute_async_script(SAVE, plot)
+    assert saved.startswith("<svg") and "polyline" in saved and "var(--" not in saved
+    wide = driver.find_element("css selector", "#thresholds select, #thresholds .tools span")
+    assert "flexmatch" in wide.text
+
+
+SAVE = """
+const done = arguments[arguments.length - 1];
+URL.createObjectURL = (blob) => { blob.text().then(done); return "data:,"; };
+HTMLAnchorElement.prototype.click = () => {};
+arguments[0].querySelector("button.save").click();
+"""
+
+
+@needs_chromium
+def test_a_sweep_killed_in_the_middle_ends_complete_and_its_report_opens(tmp_path):
+    runs = sweep_and_kill(tmp_path, 6, "", [(signal.SIGKILL, 1)])
+    check_runs(runs, 6, tmp_path / "report.json")
+    report.write([runs], runs / "report.html")
+    with browser(tmp_path) as driver:
+        for (width, height), dark in zip(SCREENS, (False, True), strict=True):
+            check_page(driver, runs / "report.html", width, height, dark)
+        check_tools(driver)
+
+
+@needs_chromium
+def test_the_odd_cases_open_too(tmp_path):
+    runs = tmp_path / "runs"
+    evil = "<img src=x onerror=alert(1)>"
+    write_run(runs / "two", changes={"data": evil}, classes=2, confusion=True)
+    write_run(runs / "many", changes={"data": "birds"}, classes=1000, evals=5)
+    write_run(runs / "short", {"seed": 1}, evals=1, until=1.0)
+    write_run(runs / "variant", {"algo.mapping": "linear"})
+    write_run(runs / "failed", {"algorithm": "uda"}, status="failed", until=0.1)
+    report.write([runs], tmp_path / "odd.html")
+    with browser(tmp_path) as driver:
+        check_page(driver, tmp_path / "odd.html", *SCREENS[0], True)
+        assert driver.find_elements("css selector", "img") == []
+        assert evil in driver.find_element("css selector", "#best-error").text
+
+
+@pytest.mark.slow
+def test_the_2_by_2_by_2_grid_killed_twice_ends_complete(tmp_path):
+    kills = [(signal.SIGTERM, 2), (signal.SIGKILL, 5)]
+    runs = sweep_and_kill(tmp_path, 20, ", labels: [40, 100], seed: [0, 1]", kills)
+    check_runs(runs, 20, tmp_path / "report.json")
