@@ -1,0 +1,163 @@
+"""What the data costs a training: time spent waiting, and what the loader takes from the model.
+
+Every reader feeds the same model, and a constant batch that costs nothing is the measure: steps
+with each of them are taken in turn, in one run.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from fastssl import devices
+from fastssl.assemble import Run, assemble
+from fastssl.assemble_data import make_data, view_recipes
+from fastssl.config_files import load
+from fastssl.profiling.measure import Measured, environment, interleave
+from fastssl.training import take_step
+from pipelines.batch import Batch
+from pipelines.loader import Loader
+from pipelines.readers import READERS
+
+CONSTANT = "constant batch"
+MOST_WAITING = 0.02  # of the time, before a sentence says what to change
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be asked of this measurement."""
+
+    config: str = "cifar10"
+    """A configuration, by name or path."""
+    overrides: Sequence[str] = ()
+    """`key=value` words."""
+    readers: tuple[str, ...] = ("resident", "ffcv", "dali")
+    """Readers, by name; one that is not installed is left out."""
+    steps: int = 2
+    """Steps of one repetition."""
+    repetitions: int = 5
+    """Counted rounds; one more warms up."""
+
+
+@dataclass
+class Feeding:
+    """Steps fed by one source of batches."""
+
+    run: Run
+    batches: Iterator[Batch]
+    steps: int
+    loader: Loader | None = None  # whose waiting counts
+    shares: list[float] = field(default_factory=list)
+    done: int = 0
+
+    def __call__(self) -> float:
+        """Take some steps; return seconds a step."""
+        progress = torch.zeros((), device=self.run.device.device)
+        started, waited = time.perf_counter(), self.waited
+        for _ in range(self.steps):
+            take_step(self.run, next(self.batches), self.done, progress)
+            self.done += 1
+        if self.run.device.device.type == "cuda":
+            torch.cuda.synchronize()
+        passed = time.perf_counter() - started
+        self.shares.append((self.waited - waited) / passed)
+        return passed / self.steps
+
+    @property
+    def waited(self) -> float:
+        """Seconds spent waiting so far."""
+        return self.loader.waited if self.loader else 0.0
+
+    @property
+    def share(self) -> float:
+        """The share of the time spent waiting, the warm-up left out."""
+        return statistics.median(self.shares[1:] or self.shares)
+
+
+def run(config: str = "cifar10", overrides: Sequence[str] = (), **options: Any) -> dict[str, Any]:
+    """Measure; return the record."""
+    asked = Options(config, tuple(overrides), **options)
+    loaded = load(asked.config, list(asked.overrides))
+    device = devices.choose(loaded.config)
+    base = assemble(loaded, device)
+    base.student.train()
+    names = [name for name in asked.readers if READERS[name].installed]
+    loaders = {name: open_loader(base, name) for name in names}
+    try:
+        constant = copy.deepcopy(base.loader.batch(0))
+        cases = {CONSTANT: Feeding(base, itertools.repeat(constant), asked.steps)}
+        for name, loader in loaders.items():
+            batches = loader.iterate(0, loaded.config.steps)
+            cases[name] = Feeding(base, batches, asked.steps, loader)
+        measured = interleave(cases, asked.repetitions)
+    finally:
+        for loader in (base.loader, *loaders.values()):
+            loader.close()
+    return record(asked, base, measured, {name: cases[name].share for name in names})
+
+
+def open_loader(base: Run, reader: str) -> Loader:
+    """Open a loader like a run's own, with another reader."""
+    split, order = make_data(base.loaded, base.store, 1)
+    return Loader(
+        base.store,
+        split,
+        order,
+        views=base.algorithm.views,
+        recipes=view_recipes(base.loaded, base.store),
+        seed=base.loaded.config.seed,
+        device=str(base.device.device),
+        reader=reader,
+        threads=base.device.loader_threads,
+    )
+
+
+def record(
+    asked: Options, base: Run, measured: Mapping[str, Measured], shares: Mapping[str, float]
+) -> dict[str, Any]:
+    """Put the record together; a ratio is the time with a reader over that without one."""
+    config = base.loaded.config
+    free = measured[CONSTANT].median
+    ratio = {name: measured[name].median / free for name in shares}
+    return {
+        "what": "train",
+        "environment": environment(),
+        "settings": {
+            **asdict(asked),
+            "algorithm": base.algorithm.name,
+            "model": config.model,
+            "batch": config.batch,
+            "threads": base.device.threads,
+            "loader_threads": base.device.loader_threads,
+        },
+        "results": [
+            {
+                "name": name,
+                "rate": round(case.median, 4),
+                "unit": "seconds/step",
+                "spread": round(case.spread, 4),
+                "data_wait": round(shares.get(name, 0.0), 5),
+            }
+            for name, case in measured.items()
+        ],
+        "ratio": {name: round(value, 4) for name, value in ratio.items()},
+        "data_wait": {name: round(share, 5) for name, share in shares.items()},
+        "says": sentence(shares),
+    }
+
+
+def sentence(shares: Mapping[str, float]) -> str:
+    """Say where the bottleneck is, and which key to change."""
+    slow = [name for name, share in shares.items() if share > MOST_WAITING]
+    if not slow:
+        return "The model is the bottleneck: with no reader does it wait for data."
+    fast = [name for name in shares if name not in slow]
+    other = f"take reader={fast[0]}, or more loader_threads" if fast else "take more loader_threads"
+    return f"The model waits for data with {', '.join(slow)}: {other}."

@@ -1,0 +1,45 @@
+import json
+
+import numpy as np
+import pytest
+
+from fastssl.errors import DataError
+from fastssl.profiling import photos, train
+from tests.pictures import noise
+
+
+def test_the_record_of_photographs(tmp_path):
+    random = np.random.default_rng(0)
+    for place in range(6):
+        noise((300, 280), random).save(tmp_path / f"photo{place}.jpg")
+    record = photos.run(tmp_path, threads=1, batch=4, batches=2, repetitions=1)
+    json.dumps(record)
+    assert record["what"] == "photos"
+    assert set(record["ratio"]) == {"pil", "ffcv", "dali"}
+    assert all(value > 0 for value in record["ratio"].values())
+    units = {line["name"]: line["unit"] for line in record["results"]}
+    assert units["fastssl ffcv"] == units["pil"] == "views/s"
+    assert units["reader dali"] == units["plain ffcv"] == "images/s"
+    assert all(line["rate"] > 0 for line in record["results"])
+    assert record["settings"]["folder"] == tmp_path.name  # no path of this machine
+
+
+def test_a_folder_without_photographs(tmp_path):
+    with pytest.raises(DataError, match="no photographs"):
+        photos.run(tmp_path)
+
+
+def test_the_record_of_a_training():
+    words = ["model=wrn-10-1", "batch=4", "ratio=2", "threads=1"]
+    record = train.run("digits", words, readers=("resident", "dali"), steps=1, repetitions=1)
+    json.dumps(record)
+    assert record["what"] == "train" and record["settings"]["model"] == "wrn-10-1"
+    assert set(record["ratio"]) == set(record["data_wait"]) == {"resident", "dali"}
+    assert [line["name"] for line in record["results"]] == ["constant batch", "resident", "dali"]
+    assert all(0 <= share <= 1 for share in record["data_wait"].values())
+
+
+def test_the_sentence_names_the_key_to_change():
+    assert "The model is the bottleneck" in train.sentence({"ffcv": 0.001})
+    assert "reader=ffcv" in train.sentence({"ffcv": 0.001, "dali": 0.3})
+    assert "loader_threads" in train.sentence({"dali": 0.3})
