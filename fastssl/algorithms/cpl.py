@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pydantic import Field
 
 from fastssl.algorithms.base import Settings
+from fastssl.algorithms.parts import average
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,12 +95,11 @@ def curriculum(
     import torch
 
     with torch.no_grad():
-        probabilities = logits.softmax(dim=1)
-        confidence, guess = probabilities.max(dim=1)
+        largest, guess = logits.max(dim=1)
+        confidence = 1 / (logits - largest[:, None]).exp().sum(dim=1)  # that of the softmax
         if config.prior == "estimated":
-            from fastssl.algorithms.parts import average
-
-            average(state["share"], ranks.mean(probabilities.mean(dim=0)), config.prior_decay)
+            seen = ranks.mean(logits.softmax(dim=1).mean(dim=0))
+            average(state["share"], seen, config.prior_decay)
         levels = thresholds(state, config)
         trusted = (confidence >= levels[guess]).to(logits.dtype)
         # -1 says "not sure": guess and sureness travel as one number, in one collective
@@ -137,19 +137,20 @@ def remember(state: State, position: Tensor, sure: Tensor) -> None:
     import torch
 
     marks, counts = state["marks"], state["counts"]
-    classes = counts.shape[0] - 1
-    slot = torch.arange(position.shape[0], device=position.device)
+    never = counts.shape[0] - 1
+    slot = torch.arange(position.shape[0], dtype=torch.int32, device=position.device)
     same = position[:, None] == position[None, :]  # [n, n]
-    # the largest slot * classes + guess is that of the last sure occurrence
-    last = torch.where(same & (sure >= 0), slot * classes + sure, -1).amax(dim=1)
-    old = marks[position].long()
-    new = torch.where(last >= 0, last % classes, old)
+    last = torch.where(same & (sure >= 0), slot, -1).amax(dim=1)  # last sure occurrence, or -1
     first = ~(same & (slot[None, :] < slot[:, None])).any(dim=1)
+    old = marks[position].int()
+    new = torch.where(last >= 0, sure[last.clamp_min(0)], old)
 
-    label = torch.arange(classes + 1, device=position.device)
-    gained = (torch.where(new < 0, classes, new)[:, None] == label) & first[:, None]
-    lost = (torch.where(old < 0, classes, old)[:, None] == label) & first[:, None]
-    counts += (gained.int() - lost.int()).sum(dim=0, dtype=torch.int32)
+    moved = first & (new != old)
+    gained = torch.where(moved, new, -1)
+    lost = torch.where(moved, torch.where(old < 0, never, old), -1)
+    label = torch.arange(never + 1, dtype=torch.int32, device=position.device)
+    change = (gained[:, None] == label).int() - (lost[:, None] == label).int()  # [n, C + 1]
+    counts += change.sum(dim=0, dtype=torch.int32)
     marks[position] = new.to(marks.dtype)
 
 
