@@ -18,9 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fastssl.profiling.measure import environment
-
 from fastssl.algorithms import ALGORITHMS
+from fastssl.profiling.measure import environment
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
