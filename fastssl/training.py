@@ -24,7 +24,7 @@ from fastssl.trip import Trip, evaluates, logs, saves
 from pipelines.batch import Batch
 
 TIME_UP = 1  # in the place of a signal's number
-ASK_EVERY = 10  # steps between the questions to all ranks whether one of them was told to stop
+ASK_EVERY = 10  # steps on CUDA between the questions to all ranks whether one was told to stop
 
 
 def take_step(run: Run, batch: Batch, step: int, progress: Tensor) -> StepOutput:
@@ -94,6 +94,7 @@ class Training:
         self.figures: dict[str, Any] = {}  # of the last evaluation
         self.started = time.monotonic()
         self.out: StepOutput | None = None
+        self.first_step: float | None = None  # seconds until the first step was done
 
     def travel(self, stop: Stop) -> int:
         """Train to the last step; return 0, or what stopped it: a signal's number or TIME_UP."""
@@ -103,6 +104,12 @@ class Training:
         begun, waited = time.monotonic(), self.run.loader.waited
         for batch in batches:
             self.out = take_step(self.run, batch, self.trip.step, progress)
+            if self.first_step is None:
+                self.first_step = time.monotonic() - self.started
+                if self.config.compile != "off":
+                    # Compiling is no training: it does not count in images a second.
+                    begun = time.monotonic()
+                    self.display.say(f"first step after {self.first_step:.1f} s, compiling included")
             self.trip.step += 1
             self.trip.images += (len(batch.labels) + len(batch.position)) * self.run.ranks.world
             self.display.step(self.trip.step)
@@ -133,28 +140,36 @@ class Training:
         if logging:
             self.log()
         improved = evaluating and self.evaluate()
-        if self.writer and (saving or improved):
-            began = time.monotonic()
-            content = snapshot(self.run, self.trip)
-            if improved:
-                self.writer.save(checkpoint.BEST, content)
-            if saving:
-                self.writer.save(checkpoint.step_name(self.trip.step), content)
-            self.writer.seconds += time.monotonic() - began
+        if saving or improved:
+            self.save(saving, improved)
         if self.record:
             self.record.flush()
+
+    def save(self, saving: bool, improved: bool) -> None:
+        """Hand a snapshot to the writer; what the ranks saw since the last log is put together."""
+        seen = self.run.ranks.mean(self.run.quality.sums)
+        if not self.writer:
+            return
+        began = time.monotonic()
+        content = {**snapshot(self.run, self.trip), "quality": copy_tree(seen)}
+        if improved:
+            self.writer.save(checkpoint.BEST, content)
+        if saving:
+            self.writer.save(checkpoint.step_name(self.trip.step), content)
+        self.writer.seconds += time.monotonic() - began
 
     def asked_to_stop(self, stop: Stop) -> int:
         """Return the signal that asks to stop, TIME_UP where the time is up, else 0.
 
-        All ranks stop at one and the same step: they ask each other every ten steps.
+        All ranks stop at one and the same step: they ask each other, on CUDA every ten steps. On
+        CPUs a step may take seconds and a launcher waits 30 of them, so they ask after each.
         """
         limit = 60 * self.config.max_time
         spent = self.trip.seconds + time.monotonic() - self.started
         told = stop.signal or (TIME_UP if limit and spent > limit else 0)
         if self.run.ranks.world == 1:
             return told
-        if self.trip.step % ASK_EVERY:
+        if self.run.device.device.type == "cuda" and self.trip.step % ASK_EVERY:
             return 0
         return self.run.ranks.loudest(told)
 
@@ -216,7 +231,10 @@ class Training:
         logits, labels = map(self.run.ranks.gather_uneven, (logits, labels))
         if self.record and part == "test":
             board.evaluated(self.record, logits, labels, self.trip.step)
-        return evaluation.judge(logits, labels)
+        figures = evaluation.judge(logits, labels)
+        if self.trip.step == self.config.steps and logits.shape[1] <= board.SHOWN:
+            figures["confusion"] = evaluation.confused(logits, labels)  # large: at the end only
+        return figures
 
 
 def snapshot(run: Run, trip: Trip) -> dict[str, Any]:
@@ -264,4 +282,5 @@ def restore(run: Run, content: dict[str, Any]) -> Trip:
     for own, saved in ((run.state, content["state"]), (run.scaler.state, content["scaler"])):
         for key, value in saved.items():
             own[key].copy_(value)
+    run.quality.sums.copy_(content["quality"])
     return replace(Trip(), **content["trip"])

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,43 +49,77 @@ _server.set_forkserver_preload(
 )
 
 
-def train(out: Path, *words: str, resume: bool = False, kill_at: int | None = None) -> int:
+Before = Callable[[], object]  # what a run's process does before anything else
+
+
+def train(
+    out: Path,
+    *words: str,
+    resume: bool = False,
+    kill_at: int | None = None,
+    before: Before | None = None,
+) -> int:
     """Train tiny digits in a process of its own; return its exit code, negative for a signal."""
-    child = start(out, *words, resume=resume, kill_at=kill_at)
-    child.join(240)
-    assert child.exitcode is not None, "the run hangs"
-    return child.exitcode
+    return ended(start(out, *words, resume=resume, kill_at=kill_at, before=before))
 
 
-def start(out: Path, *words: str, resume: bool = False, kill_at: int | None = None) -> Any:
+def start(
+    out: Path,
+    *words: str,
+    resume: bool = False,
+    kill_at: int | None = None,
+    before: Before | None = None,
+) -> Any:
     """Start a training and return its process."""
-    arguments = (str(out), [*TINY, *words], resume, kill_at, os.environ.get("FASTSSL_DATA"))
+    arguments = ["train", "digits", *TINY, *words, "--out", str(out)]
+    return command(*arguments, *(["--resume"] if resume else []), kill_at=kill_at, before=before)
+
+
+def command(*words: str, kill_at: int | None = None, before: Before | None = None) -> Any:
+    """Start any verb of the command and return its process."""
+    arguments = (list(words), kill_at, before, os.environ.get("FASTSSL_DATA"))
     child = _server.Process(target=_work, args=arguments)
     child.start()
     return child
 
 
-def _work(out: str, words: list[str], resume: bool, kill_at: int | None, data: str | None) -> None:
+def ended(child: Any) -> int:
+    """Wait for a process and return its exit code."""
+    child.join(240)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+        raise AssertionError("the run hangs")
+    return int(child.exitcode)
+
+
+def _work(words: list[str], kill_at: int | None, before: Before | None, data: str | None) -> None:
     if data:
         os.environ["FASTSSL_DATA"] = data
+    if before is not None:
+        before()
     if kill_at is not None:
         _die_before(kill_at)
     from fastssl import cli
 
-    arguments = ["fastssl", "train", "digits", *words, "--out", out]
-    sys.argv = [*arguments, "--resume"] if resume else arguments
+    sys.argv = ["fastssl", *words]
     cli.main()
 
 
 def _die_before(step: int) -> None:
     """Kill this process when it is about to take a step."""
+    before_step(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def before_step(step: int, action: Callable[[], None]) -> None:
+    """Do something in this process when it is about to take a step."""
     from fastssl import training
 
     real = training.take_step
 
     def take_step(run: Any, batch: Any, now: int, progress: Any) -> Any:
         if now == step:
-            os.kill(os.getpid(), signal.SIGKILL)
+            action()
         return real(run, batch, now, progress)
 
     training.take_step = take_step
@@ -106,7 +141,7 @@ def metrics(out: Path) -> list[dict[str, Any]]:
 def assert_same_run(one: Path, other: Path) -> None:
     """Compare two runs bit by bit: weights, averages, momenta, marks, best, history, metrics."""
     a, b = last(one), last(other)
-    for part in ("model", "ema", "optimizer", "scaler", "state"):
+    for part in ("model", "ema", "optimizer", "scaler", "state", "quality"):
         assert_same(a[part], b[part], part)
     for content in (a, b):
         content["trip"] = {k: v for k, v in content["trip"].items() if k not in TRIP_TIMES}

@@ -1,0 +1,150 @@
+"""Runs and conversions that are killed at any instant, gone on with, and end bit-equal."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pipelines.verify import verify
+from tests import runs
+from tests.faults import places
+from tests.pictures import write_folder
+
+LIVES = 6  # kills in the life of one run
+TIMES = {"seconds", "seconds_per_step", "images_per_s", "data_wait", "checkpoint_seconds"}
+
+
+@pytest.fixture(scope="session")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert runs.train(folder / "run", before=places.quiet(folder / "told")) == 0
+    return folder / "run"
+
+
+def summary(out: Path) -> dict[str, object]:
+    content = json.loads((out / "summary.json").read_text())
+    return {key: value for key, value in content.items() if key not in TIMES}
+
+
+def assert_nothing_lost(whole: Path, out: Path) -> None:
+    runs.assert_same_run(whole, out)
+    assert summary(whole) == summary(out)
+    kept, found = ({p.name for p in (x / "checkpoints").iterdir()} for x in (whole, out))
+    # One killed before its last pruning has an older checkpoint more; no half file stays.
+    assert kept <= found and all(name.endswith(".ckpt") for name in found)
+
+
+def finish(out: Path) -> None:
+    told = out.parent / "told"
+    assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+
+
+@pytest.mark.parametrize("kind", places.PLACES)
+def test_killed_at_a_place(kind, whole, tmp_path, tally, times):
+    count = tally(f"killed {kind}")
+    dice = random.Random(kind)
+    wanted = times(2, 36)
+    for number in range(wanted):
+        out = tmp_path / str(number // LIVES) / "run"
+        out.parent.mkdir(exist_ok=True)
+        action = partial(dice.choice(places.PLACES[kind]), dice.randint(1, 3))
+        before = places.quiet(out.parent / "told", action)
+        with count:
+            code = runs.train(out, resume=True, before=before)
+            assert code in (0, -signal.SIGKILL), (out.parent / "told").read_text()
+            count.tried -= code == 0  # its place was never reached: no fault was tried
+            count.survived -= code == 0
+            if number % LIVES == LIVES - 1 or number == wanted - 1:
+                finish(out)
+                assert_nothing_lost(whole, out)
+                shutil.rmtree(out)
+
+
+def test_killed_from_outside_at_a_random_time(whole, tmp_path, tally, times):
+    count = tally("killed from outside at random times")
+    dice = random.Random(0)
+    wanted, number = times(3, 80), 0
+    longest = _duration(tmp_path / "timed")
+    while count.tried < wanted:
+        out = tmp_path / str(number) / "run"
+        out.parent.mkdir()
+        number += 1
+        with count:
+            for _ in range(LIVES):
+                killed = _killed_after(out, dice.uniform(0, longest))
+                count.tried += killed
+                count.survived += killed
+            finish(out)
+            assert_nothing_lost(whole, out)
+            shutil.rmtree(out)
+        count.tried -= 1
+        count.survived -= 1
+
+
+def _duration(out: Path) -> float:
+    out.mkdir()
+    began = time.monotonic()
+    finish(out / "run")
+    return time.monotonic() - began
+
+
+def _killed_after(out: Path, seconds: float) -> bool:
+    child = runs.start(out, resume=True, before=places.quiet(out.parent / "told"))
+    child.join(seconds)
+    child.kill()
+    code = runs.ended(child)
+    assert code in (0, -signal.SIGKILL), (out.parent / "told").read_text()
+    return code != 0
+
+
+def test_a_summary_of_an_earlier_life_is_not_taken_for_the_end(whole, tmp_path):
+    out = tmp_path / "run"
+    before = places.quiet(tmp_path / "told", partial(places.interrupt_at, 5))
+    assert runs.train(out, before=before) == 143
+    assert summary(out)["status"] == "interrupted"
+    before = places.quiet(tmp_path / "told", partial(places.before_summary, 1))
+    assert runs.train(out, resume=True, before=before) == -signal.SIGKILL
+    finish(out)
+    assert summary(out) == summary(whole)
+
+
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("killed") / "pets", 3, 12, size=(60, 50))
+
+
+def convert(pets: Path, out: Path, *actions) -> int:
+    words = [str(pets), str(out), "--size", "32", "--format", "dali", "--workers", "1"]
+    before = places.quiet(out.parent / "told", *actions)
+    return runs.ended(runs.command("convert", *words, "--test-fraction", "0.25", before=before))
+
+
+def test_a_conversion_killed_at_any_instant(pets, tmp_path, tally, times):
+    count = tally("killed during conversion")
+    (tmp_path / "whole").mkdir()
+    assert convert(pets, tmp_path / "whole" / "out") == 0
+    seal = (tmp_path / "whole" / "out" / "dataset.json").read_bytes()
+    dice = random.Random(1)
+    for number in range(times(2, 40)):
+        out = tmp_path / str(number) / "out"
+        out.parent.mkdir()
+        action = partial(dice.choice(places.CONVERSION), dice.randint(1, 5))
+        with count:
+            code = convert(pets, out, action)
+            assert code in (0, -signal.SIGKILL), (out.parent / "told").read_text()
+            count.tried -= code == 0
+            count.survived -= code == 0
+            if not out.exists():
+                assert convert(pets, out) == 0, (out.parent / "told").read_text()
+            assert (out / "dataset.json").read_bytes() == seal
+            assert verify(out).problems == []
+            assert sorted(p.name for p in out.parent.iterdir()) == ["out", "told"]
+            shutil.rmtree(out.parent)
