@@ -143,6 +143,7 @@ def record(
                 "rate": round(case.median, 4),
                 "unit": "seconds/step",
                 "spread": round(case.spread, 4),
+                "cpu_seconds": round(case.busy * case.median, 4),
                 "data_wait": round(shares.get(name, 0.0), 5),
             }
             for name, case in measured.items()
