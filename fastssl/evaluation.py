@@ -62,6 +62,13 @@ def confusion(truth: npt.NDArray[Any], guess: npt.NDArray[Any], classes: int) ->
     return flat.reshape(classes, classes).astype(np.float64)
 
 
+def confused(logits: Tensor, labels: Tensor) -> list[list[int]]:
+    """Return the counts of `confusion` as a record holds them."""
+    guess = logits.argmax(dim=1).cpu().numpy()
+    table = confusion(labels.cpu().numpy(), guess, logits.shape[1])
+    return [[int(count) for count in row] for row in table]
+
+
 def macro(table: Array) -> dict[str, float]:
     """Return precision, recall and F1, each the mean over classes; 0/0 counts as 0."""
     hits = np.diag(table)

@@ -38,6 +38,10 @@ def write_run(
     trains = [train_line(values, step, classes, draw) for step in range(every, end + 1, every)]
     spots = sorted({round((k + 1) * values["steps"] / evals) for k in range(evals)})
     evaluated = [eval_line(values, step, classes, draw) for step in spots if step <= end]
+    if confusion and evaluated:
+        evaluated[-1]["confusion"] = [
+            [90 if x == y else 2 for x in range(classes)] for y in range(classes)
+        ]
     lines = sorted([*trains, *evaluated], key=lambda line: (line["step"], line["kind"] == "eval"))
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     if status:
@@ -47,10 +51,6 @@ def write_run(
         elif evaluated:
             errors = [line["error"] for line in evaluated]
             summary |= {"best_error": min(errors), "images_per_s": 950.0, "data_wait": 0.013}
-        if confusion:
-            summary["confusion"] = [
-                [90 if x == y else 2 for x in range(classes)] for y in range(classes)
-            ]
         (folder / "summary.json").write_text(json.dumps(summary))
     return lines
 

@@ -170,11 +170,11 @@ def ablations(cells: list[Cell], links: Links) -> Plot:
 
 
 def confusion(cells: list[Cell], links: Links) -> Plot:
-    """Show what is taken for what, for the runs that wrote it down."""
+    """Show what is taken for what; runs write it at their last evaluation, up to 100 classes."""
     choices = []
     for cell in cells:
         for run in cell.used:
-            table = run.summary.get("confusion") or run.evals[-1].get("confusion")
+            table = run.evals[-1].get("confusion")
             if isinstance(table, list) and 1 < len(table) <= 100 and square(table):
                 name = f"{cell.column}: {cell.name}, {run.name}"
                 choices.append({"name": name, "table": table, "runs": links([run])})

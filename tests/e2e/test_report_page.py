@@ -71,6 +71,9 @@ def check_runs(runs: Path, steps: int, out: Path) -> None:
         assert row["status"] == "finished"
         assert row["best_error"] == min(errors)
         assert row["median_error"] == statistics.median(errors[-20:])
+        table = lines[-1]["confusion"]
+        right = sum(line[c] for c, line in enumerate(table)) / sum(map(sum, table))
+        assert 100 - 100 * right == pytest.approx(errors[-1])
         summary = json.loads((folder / "summary.json").read_text())
         assert summary["best_error"] == row["best_error"]
         assert summary["median_error"] == row["median_error"]
@@ -158,6 +161,7 @@ def test_a_sweep_killed_in_the_middle_ends_complete_and_its_report_opens(tmp_pat
         for (width, height), dark in zip(SCREENS, (False, True), strict=True):
             check_page(driver, runs / "report.html", width, height, dark)
         check_tools(driver)
+        assert driver.find_elements("css selector", "#confusion rect.curve")
 
 
 @needs_chromium

@@ -253,6 +253,17 @@ def test_ablation_bars_hold_the_default_and_its_variants(tmp_path):
     }
 
 
+def test_a_confusion_matrix_is_shown_where_it_is_whole(tmp_path):
+    write_run(tmp_path / "a", confusion=True)
+    write_run(tmp_path / "b", {"seed": 1}, confusion=True)
+    path = tmp_path / "b" / "metrics.jsonl"
+    path.write_text(path.read_text().replace("[[90, 2,", "[[90,"))
+    plots_ = report.make([tmp_path], tmp_path / "r.html").plots
+    (choice,) = next(plot for plot in plots_ if plot["id"] == "confusion")["choices"]
+    assert choice["runs"] == [["a", "a/"]]
+    assert choice["table"][3][3] == 90
+
+
 def test_the_time_of_a_step_forgets_evaluations_and_the_first_steps(tmp_path):
     write_run(tmp_path / "a", evals=2)
     path = tmp_path / "a" / "metrics.jsonl"
