@@ -72,6 +72,7 @@ def class_plots(cells: list[Cell], links: Links) -> list[dict[str, Any]]:
             {
                 "id": id,
                 "kind": "lines",
+                "by": "class",
                 "title": title,
                 "unit": unit,
                 "note": remark(cells),

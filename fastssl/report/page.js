@@ -2,8 +2,8 @@
 // (textContent), never as markup.
 (() => {
   const { plots } = JSON.parse(document.getElementById("data").textContent);
-  const { add, plain, clock, style, ticks, COLORS } = parts;
-  const TIP_LINES = 14;
+  const { add, plain, clock, style, ticks, tell, alone, COLORS } = parts;
+  const places = {};
 
   class Plot {
     constructor(section) {
@@ -26,7 +26,12 @@
     get choice() { return this.plot.choices[this.chosen]; }
     get lines() {
       const { x, t, series } = this.choice;
-      return series.map((item, place) => ({ x, t, ...item, place }));
+      return series.map((item) => ({ x, t, ...item, place: this.placeOf(item.name) }));
+    }
+    placeOf(name) { // one name, one colour, in all plots of a kind
+      const known = places[this.plot.by] ??= new Map();
+      if (!known.has(name)) known.set(name, known.size);
+      return known.get(name);
     }
     get visible() { return this.lines.filter((line) => !this.hidden.has(line.name)); }
     get bars() { return this.choice.bars.filter((bar) => !this.hidden.has(bar.group)); }
@@ -101,7 +106,7 @@
       const goal = this.goal ? parseFloat(this.goal.value) : NaN;
       if (!Number.isNaN(goal)) { low = Math.min(low, goal); high = Math.max(high, goal); }
       if (!Number.isFinite(low)) { low = 0; high = 1; }
-      if (low === high) { low -= Math.abs(low) * 0.1 || 0.5; high += Math.abs(high) * 0.1 || 0.5; }
+      if (low === high) { low -= Math.abs(low) * 0.1; high += Math.abs(high) * 0.1 || 1; }
       const end = Math.max(...xs, 1e-9);
       this.px = (x) => box.left + (box.right - box.left) * x / end;
       this.py = (y) => box.bottom - (box.bottom - box.top) * (y - low) / (high - low);
@@ -194,20 +199,7 @@
       this.hover(this.px(xs[Math.min(xs.length - 1, Math.max(0, n < 0 ? 0 : n + way))]));
     }
 
-    tell(px, py, head, rows) {
-      this.tip.replaceChildren();
-      add(this.tip, "b", {}, head);
-      for (const [text, color] of rows.slice(0, TIP_LINES)) {
-        const row = add(this.tip, "div", {}, text);
-        if (color) row.style.borderLeft = `4px solid ${color}`;
-        row.style.paddingLeft = "6px";
-      }
-      if (rows.length > TIP_LINES) add(this.tip, "div", {}, `and ${rows.length - TIP_LINES} more`);
-      this.tip.hidden = false;
-      const wide = this.tip.offsetWidth;
-      const left = px + 14 + wide < this.width ? px + 14 : Math.max(0, px - 14 - wide);
-      this.tip.style.transform = `translate(${left}px, ${py}px)`;
-    }
+    tell(px, py, head, rows) { tell(this.tip, this.width, px, py, head, rows); }
 
     leave() {
       this.tip.hidden = true;
@@ -272,7 +264,8 @@
       names.forEach((name, n) => {
         const shown = !this.hidden.has(name);
         const button = add(this.legend, "button", { type: "button", "aria-pressed": shown });
-        const { color, dash } = style(this.plot.kind === "lines" ? n : this.groups.indexOf(name));
+        const { color, dash } = style(
+          this.plot.kind === "lines" ? this.placeOf(name) : this.groups.indexOf(name));
         add(button, "i").style.background = !dash ? color
           : `repeating-linear-gradient(90deg, ${color} 0 5px, transparent 5px 8px)`;
         add(button, "span", {}, name);
@@ -286,13 +279,8 @@
 
     save() {
       this.leave();
-      const look = getComputedStyle(document.documentElement);
-      const copy = this.svg.cloneNode(true);
-      copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-      const text = new XMLSerializer().serializeToString(copy)
-        .replace(/var\((--[a-z]+)\)/g, (whole, name) => look.getPropertyValue(name).trim());
       const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+      link.href = URL.createObjectURL(new Blob([alone(this.svg)], { type: "image/svg+xml" }));
       link.download = `${this.plot.id}-${this.choice.name}`.replace(/[^\w.=-]+/g, "-") + ".svg";
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 1000);

@@ -3,6 +3,7 @@
 const parts = (() => {
   const COLORS = ["#3b82c4", "#d9730d", "#2f9e6b", "#c2478f", "#8a63d2", "#b8860b", "#17a2b8",
     "#d64545", "#6b8e23", "#7a7f87"];
+  const TIP_LINES = 14;
   const DASHES = ["", "7 3", "2 3"];
 
   function add(parent, name, attributes = {}, text = null) {
@@ -34,5 +35,30 @@ const parts = (() => {
     return found;
   }
 
-  return { add, plain, clock, style, ticks, COLORS };
+  // Show a box of text beside a point, on the side where there is room.
+  function tell(tip, width, px, py, head, rows) {
+    tip.replaceChildren();
+    add(tip, "b", {}, head);
+    for (const [text, color] of rows.slice(0, TIP_LINES)) {
+      const row = add(tip, "div", {}, text);
+      if (color) row.style.borderLeft = `4px solid ${color}`;
+      row.style.paddingLeft = "6px";
+    }
+    if (rows.length > TIP_LINES) add(tip, "div", {}, `and ${rows.length - TIP_LINES} more`);
+    tip.hidden = false;
+    const wide = tip.offsetWidth;
+    const left = px + 14 + wide < width ? px + 14 : Math.max(0, px - 14 - wide);
+    tip.style.transform = `translate(${left}px, ${py}px)`;
+  }
+
+  // Return the text of an SVG that stands by itself: the page's colours written out.
+  function alone(svg) {
+    const look = getComputedStyle(document.documentElement);
+    const copy = svg.cloneNode(true);
+    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+    return new XMLSerializer().serializeToString(copy)
+      .replace(/var\((--[a-z]+)\)/g, (whole, name) => look.getPropertyValue(name).trim());
+  }
+
+  return { add, plain, clock, style, ticks, tell, alone, COLORS };
 })();

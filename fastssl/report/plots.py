@@ -102,6 +102,7 @@ def lines(
     return {
         "id": id,
         "kind": "lines",
+        "by": "algorithm",
         "title": title,
         "unit": unit,
         "note": note,
