@@ -5,11 +5,13 @@ In one process all of it is nothing: no group, no wrapper.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +20,9 @@ from fastssl.errors import ConfigError, ResourceError, UserError
 from fastssl.ranks import Ranks, SingleRank, TorchRanks
 
 TIMEOUT = timedelta(minutes=10)  # a rank that hears nothing for so long gives up
+FAILURE = "fastssl/failure"  # key under which the rank that fails first tells why
+LOST = ("connection closed", "connection reset", "connection refused", "broken pipe", "timed out")
+LOST += ("nccl", "gloo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,65 @@ class Group:
             stopped.exit_code = code
             raise stopped
 
+    @contextmanager
+    def contact(self, record: Callable[[int, UserError], None]) -> Iterator[None]:
+        """Run a block in which a failing rank tells the others why, and all end with its code.
+
+        `record` is called on the rank that failed first. A rank that was killed can tell nothing;
+        then the first that misses it does.
+        """
+        try:
+            yield
+        except Exception as error:
+            rank, failure = self._why(error)
+            if rank == self.ranks.rank and self._tell(failure):
+                record(rank, failure)
+            if failure.__cause__ is error:  # contact was lost: the other rank's words say more
+                raise failure from None
+            raise
+
+    def _why(self, error: Exception) -> tuple[int, UserError]:
+        """Return whose failure an error is, and the failure."""
+        if isinstance(error, UserError):
+            return getattr(error, "rank", self.ranks.rank), error
+        text = str(error).lower()
+        if self.ranks.world == 1 or not any(word in text for word in LOST):
+            first = str(error).splitlines()[0] if str(error) else ""
+            failure = UserError(f"{type(error).__name__}: {first}", "this is a bug: report it")
+            failure.exit_code = 1
+            return self.ranks.rank, failure
+        told = self._told()
+        what = "lost contact with another rank, which was killed or cut off"
+        failure = ResourceError(what, "look at its machine; --resume goes on from the checkpoint")
+        if told:
+            what = f"rank {told['rank']} failed first (exit {told['exit']}): {told['what']}"
+            failure = ResourceError(what, told["fix"])
+            failure.exit_code = told["exit"]
+        failure.__cause__ = error
+        rank = told["rank"] if told else self.ranks.rank
+        failure.rank = rank  # type: ignore[attr-defined]
+        return rank, failure
+
+    def _tell(self, failure: UserError) -> bool:
+        """Tell the other ranks; return whether no other rank told before."""
+        if self.ranks.world == 1:
+            return True
+        content = {"rank": self.ranks.rank, "exit": failure.exit_code}
+        text = json.dumps({**content, "what": failure.what, "fix": failure.fix})
+        try:
+            return bool(_store().compare_set(FAILURE, "", text).decode() == text)
+        except RuntimeError:  # the rank that keeps the store is gone
+            return True
+
+    def _told(self) -> dict[str, Any] | None:
+        """Return what the rank that failed first told, if it could."""
+        try:
+            store = _store()
+            found = json.loads(store.get(FAILURE)) if store.check([FAILURE]) else None
+        except RuntimeError:
+            return None
+        return found if isinstance(found, dict) else None
+
     def agree(self, facts: dict[str, str]) -> None:
         """Refuse to start where ranks differ in what they were given."""
         if self.ranks.world == 1:
@@ -58,7 +122,7 @@ class Group:
                     parts = difference(told[0][name], other[name])
                     raise ConfigError(
                         f"rank {rank} has another {name} than rank 0: {parts}",
-                        "start all ranks with the same line and the same data",
+                        "start all ranks with the same line, the same data and one run folder",
                     )
 
     def leave(self) -> None:
@@ -68,6 +132,12 @@ class Group:
 
             if dist.is_initialized():
                 dist.destroy_process_group()
+
+
+def _store() -> Any:
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
 
 
 def difference(first: str, other: str) -> str:

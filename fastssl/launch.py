@@ -26,6 +26,7 @@ from fastssl.trip import Trip
 # What may change between a run and its continuation without changing its numbers.
 FREE = {"max_time", "threads", "loader_threads", "device", "reader", "tensorboard", "store"}
 FREE |= {"log_every", "eval_batch", "compile", "checkpoint_every"}
+LOCAL = {"store", "threads", "loader_threads", "reader"}  # what may differ between ranks
 
 
 def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
@@ -78,7 +79,7 @@ def start(
             return 0
     group.agree(
         {
-            "configuration": repr(loaded.as_dict()),
+            "configuration": repr({k: v for k, v in loaded.as_dict().items() if k not in LOCAL}),
             "store": find_store(loaded).fingerprint,
             "checkpoint": f"step {content['trip']['step'] if content else 0}",
         }
@@ -176,6 +177,7 @@ def finish(training: Training, folder: RunFolder, display: Display, told: int) -
     summary = summarize(training.run, training.trip, figures, status)
     if training.writer:
         summary["checkpoint_seconds"] = round(training.writer.seconds, 3)
+        summary["first_step_seconds"] = training.first_step and round(training.first_step, 3)
         try:
             write_json(folder.summary, summary)
         except OSError as error:

@@ -101,7 +101,7 @@ class TorchRanks:
         own = tensor.detach().contiguous()
         everyone = own.new_empty((self.world * own.shape[0], *own.shape[1:]))
         self._count(own)
-        dist.all_gather_into_tensor(everyone, own, group=self.group)
+        dist.all_gather_single(everyone, own, group=self.group)
         return everyone
 
     def take(self, tensor: Tensor) -> Tensor:

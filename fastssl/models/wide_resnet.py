@@ -23,7 +23,7 @@ class Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, variant: str, first: bool) -> None:
         super().__init__()
         self.bn1 = _norm(inputs)
-        self.act = nn.LeakyReLU(0.1)
+        self.act = nn.LeakyReLU(0.1, inplace=True)
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1)
         self.bn2 = _norm(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1)
@@ -36,10 +36,10 @@ class Block(nn.Module):
         """Map [n, inputs, H, W] to [n, outputs, H / stride, W / stride]."""
         activated = self.act(self.bn1(x)) if self.activate else x
         out: Tensor = self.conv2(self.act(self.bn2(self.conv1(activated))))
+        # Nobody else reads what a convolution or BatchNorm puts out: it is changed in place.
         if self.shortcut is None:
-            return x + out
-        side: Tensor = self.shortcut(activated if self.activate_shortcut else x)
-        return side + out
+            return out.add_(x)
+        return out.add_(self.shortcut(activated if self.activate_shortcut else x))
 
 
 class WideResNet(nn.Module):
@@ -69,7 +69,7 @@ class WideResNet(nn.Module):
                 inputs = outputs
         self.blocks = nn.Sequential(*layers)
         self.bn = _norm(inputs)
-        self.act = nn.LeakyReLU(0.1)
+        self.act = nn.LeakyReLU(0.1, inplace=True)
         self.classifier = nn.Linear(inputs, classes)
         self.heads = nn.ModuleDict({name: nn.Linear(inputs, size) for name, size in heads.items()})
         self.apply(_init)

@@ -1,0 +1,74 @@
+"""How often the ranks talk in one step, and how much they say.
+
+Counted, not timed: torch's fake process group answers every collective at once, so one process
+is enough to see what many would send.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+STEP = 2  # the one that is counted: DDP settles its buckets in the first
+
+
+class _Counting(TorchDispatchMode):
+    """Counts the calls of every collective and the bytes that this rank gives to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            name = func.overloadpacket.__name__.strip("_")
+            given = args[1] if "gather" in name else args[0]  # the first is where answers go
+            tensors = [one for one in tree_leaves(given) if isinstance(one, Tensor)]
+            self.calls[name] += 1
+            self.bytes[name] += sum(one.numel() * one.element_size() for one in tensors)
+        return func(*args, **(kwargs or {}))
+
+
+def count(
+    model: str, batch: int, size: int, world: int, algorithm: str = "flexmatch", images: int = 5000
+) -> dict[str, Any]:
+    """Return calls and bytes of one rank in one step, in all and by kind."""
+    if world == 1:
+        return {"ranks": 1, "calls": 0, "bytes": 0, "kinds": {}}
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from fastssl.algorithms import ALGORITHMS
+    from fastssl.profiling.parts import make_batch, make_run
+    from fastssl.ranks import TorchRanks
+    from fastssl.training import take_step
+
+    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+    try:
+        ranks = TorchRanks()
+        run = make_run(model, batch, size, images, algorithm=algorithm, ranks=ranks)
+        progress = torch.zeros(())
+        views = tuple(ALGORITHMS[algorithm].views)
+        for step in range(STEP + 1):
+            counting = _Counting()
+            given = make_batch(batch, size, images, step, ranks=ranks, views=views)
+            with counting:
+                take_step(run, given, step, progress)
+    finally:
+        dist.destroy_process_group()
+    kinds = {
+        name: {"calls": calls, "bytes": counting.bytes[name]}
+        for name, calls in sorted(counting.calls.items())
+    }
+    return {
+        "ranks": world,
+        "calls": sum(counting.calls.values()),
+        "bytes": sum(counting.bytes.values()),
+        "kinds": kinds,
+    }

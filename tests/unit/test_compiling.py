@@ -1,0 +1,100 @@
+"""What `compile=auto` decides, that it is kept, and what is told of the compiler's work."""
+
+import copy
+
+import pytest
+import torch
+import yaml
+
+from fastssl import compiling, devices
+from fastssl.algorithms.base import StepOutput
+from fastssl.assemble import assemble
+from fastssl.config_files import load
+from fastssl.errors import ResourceError
+from tests import runs
+
+
+@pytest.fixture
+def run(data):
+    loaded = load("digits", [*runs.TINY, "steps=1000"])
+    made = assemble(loaded, devices.choose(loaded.config))
+    yield made
+    made.loader.close()
+
+
+def test_a_short_run_on_a_cpu_is_not_compiled_and_the_config_says_so(run):
+    told = []
+    compiling.choose(run, 0, told.append)
+    assert run.loaded.config.compile == "off"
+    assert run.step is run.algorithm.step
+    assert "too short" in told[0]
+
+
+@pytest.mark.parametrize(("compiled", "wanted"), [(0.5, "step"), (2.0, "off")])
+def test_a_long_run_takes_what_is_faster(run, monkeypatch, compiled, wanted):
+    def seconds(run, batch, step):
+        return 1.0 if step is run.algorithm.step else compiled
+
+    monkeypatch.setattr(compiling, "seconds", seconds)
+    monkeypatch.setattr(compiling, "SHORT", 100)
+    told = []
+    compiling.choose(run, 0, told.append)
+    assert run.loaded.config.compile == wanted
+    assert isinstance(run.step, compiling.Compiled) == (wanted == "step")
+    assert "1000 ms" in told[0] and f"{1000 * compiled:.0f} ms compiled" in told[0]
+
+
+def test_measuring_leaves_the_run_as_it_was(run):
+    before = copy.deepcopy([run.model.state_dict(), run.state, run.ema.model.state_dict()])
+    assert compiling.seconds(run, run.loader.batch(0), run.algorithm.step) > 0
+    runs.assert_same(before, [run.model.state_dict(), run.state, run.ema.model.state_dict()], "")
+    assert all(p.grad is None for p in run.model.parameters())
+
+
+def test_what_was_chosen_is_kept_on_resume(data, tmp_path):
+    out = tmp_path / "run"
+    assert runs.train(out, "steps=3") == 0
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    assert config["compile"] == "off" and config["precision"] == "fp32"
+    (out / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "max"}))
+    loaded = load("digits", [*runs.TINY, "steps=3"])
+    from fastssl.folder import RunFolder
+    from fastssl.launch import fixed, same_run
+
+    kept = same_run(fixed(loaded, devices.choose(loaded.config)), RunFolder(out))
+    assert kept.config.compile == "max"
+
+
+def tiny(x):
+    return StepOutput(loss=(x * 2).sum(), metrics={})
+
+
+def broken(x):
+    torch._dynamo.graph_break()
+    return StepOutput(loss=(x * 2).sum(), metrics={})
+
+
+def test_a_recompile_after_the_warm_up_is_told_with_its_reason():
+    torch._dynamo.reset()
+    told = []
+    step = compiling.Compiled(tiny, "step", 1, told.append, backend="eager")
+    for _ in range(5):
+        step(torch.ones(4))
+    assert len(told) == 1 and "first step" in told[0]
+    step(torch.ones(4, 5))
+    assert "compiled anew in call 6: tiny" in told[1]
+
+
+def test_a_graph_break_is_told_by_name_over_ranks_and_refused_in_one_process():
+    torch._dynamo.reset()
+    told = []
+    before = torch._dynamo.config.optimize_ddp
+    try:
+        step = compiling.Compiled(broken, "step", 2, told.append, backend="eager")
+        assert step(torch.ones(4)).loss == 8
+    finally:
+        torch._dynamo.config.optimize_ddp = before
+    assert any("graph break" in line for line in told)
+    torch._dynamo.reset()
+    with pytest.raises(ResourceError, match="can't be compiled"):
+        compiling.Compiled(broken, "step", 1, told.append, backend="eager")(torch.ones(4))

@@ -1,0 +1,211 @@
+"""Two CPU ranks: equal to one process, refusing what differs, stopping and failing together."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fastssl import batchnorm
+from fastssl.distribute import difference, join
+from fastssl.errors import DataError, ResourceError
+from fastssl.ranks import SingleRank, TorchRanks
+from tests import ranked, runs
+from tests.small_stores import make_store
+
+SETTINGS = ("batch=12", "steps=6", "log_every=1", "eval_every=6", "eval_every_late=6")
+FIVE = ("flexmatch", "uda", "mixmatch", "remixmatch", "freematch")
+
+
+def equal_runs(folder, name, steps):
+    one, two = folder / "one", folder / "two"
+    words = (*SETTINGS, f"algorithm={name}", f"steps={steps}", f"eval_every={steps}")
+    before = ranked.in_double
+    assert ranked.train(1, one, *words, before=before) == [0]
+    assert ranked.train(2, two, *words, before=before) == [0, 0]
+    for a, b in zip(runs.metrics(one), runs.metrics(two), strict=True):
+        assert a.keys() == b.keys()
+        assert abs(a["loss"] - b["loss"]) < 1e-4, (a["step"], a["loss"], b["loss"])
+        for key in ("trusted", "pseudo/coverage", "error", "class_accuracy"):
+            assert a.get(key) == pytest.approx(b.get(key), abs=1e-6)
+        assert a.get("tables", {}).keys() == b.get("tables", {}).keys()
+        for table in a.get("tables", {}):
+            assert a["tables"][table] == pytest.approx(b["tables"][table], abs=1e-6)
+    first, second = runs.last(one)["state"], runs.last(two)["state"]
+    for key in first:
+        torch.testing.assert_close(first[key], second[key], rtol=0, atol=1e-6)
+    if "marks" in first:
+        assert torch.equal(first["marks"], second["marks"])
+    return one, two
+
+
+@pytest.mark.parametrize("name", ["flexmatch", "remixmatch"])
+def test_two_ranks_equal_one_process(name, data, tmp_path):
+    equal_runs(tmp_path, name, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIVE)
+def test_two_ranks_equal_one_process_for_fifty_steps(name, data, tmp_path):
+    equal_runs(tmp_path, name, 50)
+
+
+def stop_rank_1(rank):
+    """Have a launcher tell rank 1 alone to stop, in its third step."""
+    ranked.in_double(rank)
+    if rank == 1:
+        runs.before_step(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+
+def test_all_stop_at_one_step_and_go_on_with_another_number_of_ranks(data, tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    words = (*SETTINGS, "algo.threshold=0.15")
+    assert ranked.train(1, whole, *words, before=ranked.in_double) == [0]
+    assert ranked.train(2, out, *words, before=stop_rank_1) == [143, 143]
+    stopped = runs.last(out)
+    assert stopped["trip"]["step"] == 3
+    assert json.loads((out / "summary.json").read_text())["status"] == "interrupted"
+    assert ranked.train(1, out, *words, resume=True, before=ranked.in_double) == [0]
+    for a, b in zip(runs.metrics(whole), runs.metrics(out), strict=True):
+        assert (a["step"], a["kind"]) == (b["step"], b["kind"])
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
+    marks = [runs.last(one)["state"]["marks"] for one in (whole, out)]
+    assert torch.equal(*marks) and (marks[0] >= 0).any()
+
+
+def bad_data(rank):
+    if rank == 1:
+        runs.before_step(2, raise_bad_data)
+
+
+def raise_bad_data():
+    raise DataError("image 7 is damaged", "convert it again")
+
+
+def test_a_rank_that_fails_first_is_named_by_all(data, tmp_path):
+    out = tmp_path / "run"
+    assert ranked.train(2, out, *SETTINGS, before=bad_data) == [3, 3]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary == {
+        "status": "failed",
+        "exit": 3,
+        "rank": 1,
+        "what": "image 7 is damaged",
+        "fix": "convert it again",
+    }
+    assert "image 7 is damaged" in ranked.told(out, 1)
+    assert "rank 1 failed first (exit 3): image 7 is damaged" in ranked.told(out, 0)
+    assert "Traceback" not in ranked.told(out, 0)
+
+
+def die(rank):
+    if rank == 1:
+        runs.before_step(2, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_a_rank_that_is_killed_is_missed(data, tmp_path):
+    out = tmp_path / "run"
+    assert ranked.train(2, out, *SETTINGS, before=die) == [5, -9]
+    assert "lost contact with another rank" in ranked.told(out, 0)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["status"] == "failed" and summary["exit"] == 5
+
+
+def test_what_differs_between_ranks_is_named(data, tmp_path):
+    out = tmp_path / "seeds"
+    assert ranked.train(2, out, only={1: ["seed=5"]}) == [2, 2]
+    for rank in range(2):
+        assert "rank 1 has another configuration" in ranked.told(out, rank)
+        assert "'seed': 5 instead of 'seed': 0" in ranked.told(out, rank)
+    out = tmp_path / "stores"
+    make_store(tmp_path / "a", formats=("dali",))
+    make_store(tmp_path / "b", count=100, formats=("dali",))
+    common = ["data=own", "labels=all"]
+    stores = {rank: [*common, f"store={tmp_path / name}"] for rank, name in enumerate("ab")}
+    assert ranked.train(2, out, only=stores) == [2, 2]
+    assert "rank 1 has another store than rank 0" in ranked.told(out, 1)
+
+
+def test_a_batch_that_does_not_divide_is_refused(data, tmp_path):
+    assert ranked.train(2, tmp_path / "run", "batch=11") == [2, 2]
+    assert "batch 11 does not divide by 2 ranks" in ranked.told(tmp_path / "run", 0)
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def collectives(rank, folder):
+    """Check on two ranks what needs two; a failed assertion is the process's exit code."""
+    group = join()
+    ranks = group.ranks
+    assert isinstance(ranks, TorchRanks) and ranks.world == 2
+    own = torch.arange(3.0) + 10 * rank
+    assert ranks.gather(own).tolist() == [0, 1, 2, 10, 11, 12]
+    assert ranks.take(torch.arange(4)).tolist() == [[0, 1], [2, 3]][rank]
+    assert ranks.mean(own).tolist() == [5, 6, 7]
+    assert ranks.calls == 2 and ranks.sent == 24
+    assert ranks.loudest(4 * rank) == 4
+    share = np.array_split(np.arange(7), 2)[rank]  # as an evaluation is divided
+    assert ranks.gather_uneven(torch.from_numpy(share)).tolist() == list(range(7))
+    empty = torch.arange(5) if rank else torch.arange(0)
+    assert ranks.gather_uneven(empty).tolist() == list(range(5))
+    value = torch.tensor([1.0 + rank], requires_grad=True)
+    ranks.mean_with_grad(value).square().sum().backward()
+    assert value.grad.tolist() == [3.0]  # 2 · mean, and the mean is 1.5
+    same_batchnorm(rank)
+    group.leave()
+
+
+def same_batchnorm(rank):
+    """Compare our BatchNorm over two ranks with torch's on the whole batch."""
+    torch.manual_seed(0)
+    images = torch.randn(8, 5, 3, 3, dtype=torch.float64)
+    weights = torch.randn(8, 5, 3, 3, dtype=torch.float64)
+    plain = nn.BatchNorm2d(5, momentum=0.3).double()
+    nn.init.uniform_(plain.weight)
+    whole, part = (nn.Sequential(plain.__class__(5, momentum=0.3).double()) for _ in range(2))
+    for model in (whole, part):
+        model[0].load_state_dict(plain.state_dict())
+    batchnorm.convert(part)
+    x = images.clone().requires_grad_()
+    mine = images[4 * rank : 4 * rank + 4].clone().requires_grad_()
+    (whole(x) * weights).sum().backward()
+    (part(mine) * weights[4 * rank : 4 * rank + 4]).sum().backward()
+    torch.testing.assert_close(mine.grad, x.grad[4 * rank : 4 * rank + 4])
+    for name, buffer in whole.named_buffers():
+        torch.testing.assert_close(dict(part.named_buffers())[name], buffer)
+    total = TorchRanks().mean(part[0].weight.grad) * 2
+    torch.testing.assert_close(total, whole[0].weight.grad)
+
+
+def test_collectives_and_batchnorm_over_two_ranks(tmp_path):
+    assert ranked.wait(ranked.start(2, collectives, str(tmp_path))) == [0, 0]
+
+
+def test_one_process_needs_no_group(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    group = join()
+    assert isinstance(group.ranks, SingleRank)
+    group.agree({"configuration": "a"})
+    group.leave()
+    told = []
+    with pytest.raises(DataError), group.contact(lambda *failure: told.append(failure)):
+        raise_bad_data()
+    assert told[0][0] == 0 and told[0][1].exit_code == 3
+    with pytest.raises(KeyError), group.contact(lambda *failure: told.append(failure)):
+        raise KeyError("a bug")
+    assert told[1][1].exit_code == 1 and "KeyError" in told[1][1].what
+
+
+def test_ranks_that_never_meet_are_told(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ResourceError, match="did not find each other"):
+        join()
+
+
+def test_a_difference_is_short_enough_to_read():
+    assert difference("'a': 1, 'b': 2", "'a': 1, 'b': 3") == "'b': 3 instead of 'b': 2"
+    assert len(difference("x" * 500, "y" * 500)) < 200
