@@ -75,6 +75,16 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
             norm.training, norm.track_running_stats = training, track
 
 
+def bare(model: nn.Module) -> nn.Module:
+    """Give the network inside a DDP wrapper, for a gradient that is not the step's own.
+
+    DDP takes every backward through its wrapper for that of the loss and would average too early.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
 def hard_loss(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     """Average the weighted cross-entropy over **all** images, not only those with weight."""
     import torch.nn.functional as F

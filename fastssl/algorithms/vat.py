@@ -20,7 +20,15 @@ from pydantic import Field
 
 from fastssl.algorithms import random
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import forward, frozen_statistics, gradient, losses, ramp, soft_loss
+from fastssl.algorithms.parts import (
+    bare,
+    forward,
+    frozen_statistics,
+    gradient,
+    losses,
+    ramp,
+    soft_loss,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -68,7 +76,7 @@ def step(
     images = batch.views["weak"]
     with frozen_statistics(nets.student):
         (weak,) = forward(nets.student, images)
-        step_away = adversarial(nets.student, images, weak.detach(), batch.key, config, ranks)
+        step_away = adversarial(bare(nets.student), images, weak.detach(), batch.key, config, ranks)
         (moved,) = forward(nets.student, images + step_away)
     labeled_loss = F.cross_entropy(logits, batch.labels)
     target = weak.detach().softmax(dim=1)
