@@ -113,6 +113,22 @@ def test_factors_outside_the_range_equal_pillow(kernel: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", ["Color", "Contrast", "Sharpness"])
+def test_blends_round_twice_as_pillow_does(kernel: str, name: str) -> None:
+    """Factors a few steps beside a fraction, where one rounding gives another byte than two."""
+    factors = []
+    for q in range(3, 60):
+        factor = np.float32(2 * q // 3) / np.float32(q)
+        for towards in (0.0, 1.0):
+            factors.append(factor)
+            factors.append(np.nextafter(factor, np.float32(towards)))
+    images = pictures(len(factors), (32, 32), seed=9)
+    made = one_op(kernel, name, images, np.array(factors, np.float64))
+    for image, v, got in zip(images, factors, made, strict=True):
+        np.testing.assert_array_equal(got, pillow_views.on_array(name, image, float(v)), str(v))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("size", [(1, 1), (2, 5), (3, 3)], ids=str)
 def test_tiny_images_equal_pillow(kernel: str, size: tuple[int, int]) -> None:
     assert_exact(kernel, pictures(10, size, seed=4), 10)
