@@ -116,6 +116,8 @@ class RunConfig(BaseModel):
     def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         # Python takes True for 1: steps=true would train one step.
         wants = str(cls.model_fields[info.field_name or ""].annotation)
+        if value is False and "'off'" in wants:  # what YAML makes of the word
+            return "off"
         if isinstance(value, bool) and "bool" not in wants:
             raise ValueError(f"{info.field_name} is {str(value).lower()}; wants another value")
         return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ class Record:
     def _open_board(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        threading.excepthook = tell_of_thread
         # Events past the checkpoint are hidden by TensorBoard itself: purge_step.
         self._board = SummaryWriter(str(self.folder.tensorboard), purge_step=step or None)
 
@@ -82,6 +84,13 @@ class Record:
         with suppress(OSError):  # told already, when the line was written
             self._metrics.close()
         self.board("close")
+        threading.excepthook = threading.__excepthook__
+
+
+def tell_of_thread(failure: Any) -> None:
+    """Pass TensorBoard's own thread by: its failure is raised again in ours, and told once."""
+    if not type(failure.thread).__module__.startswith("tensorboard."):
+        threading.__excepthook__(failure)
 
 
 def trim(path: Path, step: int) -> None:

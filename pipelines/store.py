@@ -130,6 +130,10 @@ class Store:
             raise _incomplete(path, f"it disagrees with {manifest.NAME}")
         if found.dtype != index.RECORD or found.shape != (info.count,):
             raise _incomplete(path, "it is not the index of this split")
+        if ((found["label"] < -1) | (found["label"] >= self.classes)).any():
+            raise _incomplete(path, f"it has labels that are none of the {self.classes} classes")
+        if info.shards and (found["shard"] >= len(info.shards)).any():
+            raise _incomplete(path, "it names a file that there is not")
         if info.encoding == "raw" and (found["size"] != info.height * info.width * 3).any():
             raise _incomplete(path, "its images have other sizes than the split")
         return found

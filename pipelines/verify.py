@@ -1,5 +1,6 @@
 """Looking for damage in a store: checksums, and every image decoded."""
 
+import csv
 import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,11 @@ def verify(
         if report.problems:
             return report
         store = open_store(path)
-        report.problems += _index_problems(store)
+        try:
+            report.problems += _index_problems(store)
+        except DataError as error:
+            report.problems.append(error.what)
+            return report
         work = list(_work(store, sample))
         begin(sum(len(places) for _, places in work))
         for problems, count in threads.map(lambda task: _look(store, *task), work):
@@ -82,10 +87,13 @@ def _index_problems(store: Store) -> list[str]:
     """Compare `index.csv` with the labels of the images."""
     labels = {split: store.labels(split) for split in store.splits}
     seen = dict.fromkeys(labels, 0)
-    for place, split, label, _ in index.read_rows(store.path / index.NAME):
-        if place != seen[split] or label != labels[split][place]:
-            return [f"{index.NAME}: image {place} of {split} is not as in {split}.npy"]
-        seen[split] += 1
+    try:
+        for place, split, label, _ in index.read_rows(store.path / index.NAME):
+            if place != seen[split] or label != labels[split][place]:
+                return [f"{index.NAME}: image {place} of {split} is not as in {split}.npy"]
+            seen[split] += 1
+    except (ValueError, KeyError, IndexError, csv.Error) as error:
+        return [f"{index.NAME} can't be read: {error}"]
     return [
         f"{index.NAME}: {seen[split]:,} images of {split}, not {info.count:,}"
         for split, info in store.splits.items()

@@ -41,6 +41,17 @@ def times(request: pytest.FixtureRequest) -> Callable[[int, int], int]:
     return choose
 
 
+@pytest.fixture(scope="session")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody disturbed."""
+    from tests import runs
+    from tests.faults import places
+
+    folder = tmp_path_factory.mktemp("whole")
+    assert runs.train(folder / "run", before=places.quiet(folder / "told")) == 0
+    return folder / "run"
+
+
 class Tally:
     """Counts one kind of fault."""
 

@@ -198,3 +198,18 @@ def after_pictures(number: int) -> None:
 
 
 CONVERSION = [before_sync, before_sealing, before_manifest, before_move, after_pictures]
+
+
+def at_rename(number: int, error: OSError) -> None:
+    """Let the `number`-th rename fail, and all after it."""
+    real = os.replace
+    seen = 0
+
+    def replace(*arguments: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen >= number:
+            raise error
+        real(*arguments)
+
+    os.replace = replace  # type: ignore[assignment]

@@ -1,0 +1,115 @@
+"""Dead data threads, a reader that hangs, a clock that jumps."""
+
+from __future__ import annotations
+
+import ast
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pipelines import ring
+from pipelines.ring import Ring, StalledError
+from tests import runs
+from tests.faults import places
+
+ROOT = Path(__file__).parents[2]
+
+
+def hang_at(batch: int, patience: float) -> None:
+    """Let the reader stop giving images, and the loader wait less long than it does."""
+    from pipelines import loader
+    from pipelines.readers.resident import ResidentReader
+
+    loader.PATIENCE = patience
+    places.at_call(ResidentReader, "read", batch, threading.Event().wait)
+
+
+def fail_at(batch: int, error: BaseException) -> None:
+    """Let the reader fail in its thread."""
+    from pipelines.readers.resident import ResidentReader
+
+    def fail() -> None:
+        raise error
+
+    places.at_call(ResidentReader, "read", batch, fail)
+
+
+def test_a_hung_reader_is_told_of_and_the_run_goes_on_later(whole, tmp_path, tally):
+    out, told = tmp_path / "run", tmp_path / "told"
+    with tally("hung reader"):
+        before = places.quiet(told, partial(hang_at, 7, 0.5))
+        assert runs.train(out, before=before) == 5, told.read_text()
+        text = told.read_text()
+        assert "ResidentReader gave no batch" in text and "Traceback" not in text
+        assert runs.last(out)["trip"]["step"] == 3
+        assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+        runs.assert_same_run(whole, out)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(OSError(5, "Input/output error"), 3), (MemoryError(), 5)], ids=str
+)
+def test_a_data_thread_that_dies(error, code, whole, tmp_path, tally):
+    out, told = tmp_path / "run", tmp_path / "told"
+    with tally("dead data thread"):
+        before = places.quiet(told, partial(fail_at, 7, error))
+        assert runs.train(out, before=before) == code, told.read_text()
+        assert "Traceback" not in told.read_text()
+        assert runs.last(out)["trip"]["step"] == 3
+        assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+        runs.assert_same_run(whole, out)
+
+
+def test_a_ring_gives_up_on_a_thread_that_hangs_and_leaves_it():
+    stuck = threading.Event()
+
+    def produce(take):
+        take()
+        yield 0
+        stuck.wait()
+        yield 1
+
+    hung = Ring(produce, list, ahead=2, patience=0.05)
+    assert next(hung) == 0
+    with pytest.raises(StalledError, match=r"0\.05 s"):
+        next(hung)
+    hung.close()
+    stuck.set()
+
+
+def test_a_ring_notices_a_thread_that_is_gone(monkeypatch):
+    monkeypatch.setattr(Ring, "_run", lambda self: None)
+    gone = Ring(lambda take: iter(()), list, ahead=1, patience=0.05 * ring.SLICES)
+    with pytest.raises(StalledError, match="ended by itself"):
+        next(gone)
+
+
+def jump() -> None:
+    """Let the wall clock jump back and forth by years at every look."""
+    real, calls = time.time, [0]
+
+    def wild() -> float:
+        calls[0] += 1
+        return real() + (-1) ** calls[0] * 1e8
+
+    time.time = wild
+
+
+def test_a_clock_that_jumps_changes_nothing(whole, tmp_path, tally):
+    out, told = tmp_path / "run", tmp_path / "told"
+    with tally("clock that jumps by years"):
+        words = ["tensorboard=true", "max_time=600"]
+        assert runs.train(out, *words, before=places.quiet(told, jump)) == 0, told.read_text()
+        runs.assert_same_run(whole, out)
+        assert 0 < runs.last(out)["trip"]["seconds"] < 600
+
+
+def test_durations_are_taken_from_clocks_that_do_not_jump():
+    for path in [*(ROOT / "fastssl").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr == "time":
+                owner = node.value
+                assert not (isinstance(owner, ast.Name) and owner.id == "time"), path

@@ -1,0 +1,128 @@
+"""Divergence and memory that runs out: the right code, the right words, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from functools import partial
+
+import pytest
+import torch
+
+from tests import runs
+from tests.faults import places
+
+
+def poison_at(step: int) -> None:
+    """Let the loss of a step be no number."""
+    from fastssl import training
+
+    real = training.backward
+    seen = 0
+
+    def backward(run, batch, progress):
+        nonlocal seen
+        seen += 1
+        if seen == step:
+            batch.images.fill_(float("nan"))
+        return real(run, batch, progress)
+
+    training.backward = backward
+
+
+def test_divergence_stops_with_4_and_keeps_what_was_before(whole, tmp_path, tally):
+    out, told = tmp_path / "run", tmp_path / "told"
+    with tally("diverged (a loss that is no number)"):
+        before = places.quiet(told, partial(poison_at, 5))
+        assert runs.train(out, before=before) == 4, told.read_text()
+        text = told.read_text()
+        assert "not finite at step 5 (learning rate 0.0" in text and "largest logit" in text
+        assert "Traceback" not in text and text.strip().splitlines()[-1].startswith("  fix:")
+        assert runs.last(out)["trip"]["step"] == 3
+        summary = json.loads((out / "summary.json").read_text())
+        assert (summary["status"], summary["exit"]) == ("failed", 4)
+        assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+        runs.assert_same_run(whole, out)
+
+
+def run_out_at(step: int, error: BaseException) -> None:
+    """Let an allocation of a step fail."""
+    from fastssl import training
+
+    def fail() -> None:
+        raise error
+
+    places.at_call(training, "backward", step, fail)
+
+
+SHORT = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", SHORT, ids=lambda error: type(error).__name__)
+def test_out_of_memory_names_the_batch_and_the_keys(error, whole, tmp_path, tally):
+    out, told = tmp_path / "run", tmp_path / "told"
+    with tally("out of memory"):
+        before = places.quiet(told, partial(run_out_at, 5, error))
+        assert runs.train(out, before=before) == 5, told.read_text()
+        text = told.read_text()
+        assert "out of memory with batch=10 and ratio=2" in text and "micro_batch" in text
+        assert "Traceback" not in text
+        assert json.loads((out / "summary.json").read_text())["exit"] == 5
+        assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+        runs.assert_same_run(whole, out)
+
+
+def limited(extra: int) -> None:
+    """Let this process have only so much more memory, for real."""
+    import resource
+    from pathlib import Path
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + extra
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def test_memory_that_really_runs_out(tmp_path, tally):
+    out, told = tmp_path / "run", tmp_path / "told"
+    with tally("out of memory"):
+        words = ["batch=100", "ratio=10", "labels=100", "model=wrn-28-2"]
+        before = places.quiet(told, partial(limited, 900 << 20))
+        assert runs.train(out, *words, before=before) == 5, told.read_text()
+        assert "out of memory with batch=100 and ratio=10" in told.read_text()
+
+
+def signal_twice(step: int, number: int) -> None:
+    """Send a signal before a step and, while the checkpoint is being written, a second."""
+    import os
+
+    from fastssl import checkpoint
+
+    places.at_call(checkpoint, "write_whole", 2, threading.Event().wait)
+    from fastssl import training
+
+    def twice() -> None:
+        os.kill(os.getpid(), number)
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), number))
+        timer.daemon = True
+        timer.start()
+
+    places.at_call(training, "take_step", step, twice)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_second_signal_stops_at_once_with_the_checkpoint_before(
+    number, code, whole, tmp_path, tally
+):
+    out, told = tmp_path / "run", tmp_path / "told"
+    with tally("a second signal while saving"):
+        before = places.quiet(told, partial(signal_twice, 5, number))
+        words = ["eval_every=8", "eval_every_late=8"]
+        assert runs.train(out, *words, before=before) == code, told.read_text()
+        assert runs.last(out)["trip"]["step"] == 3
+        assert runs.train(out, *words, resume=True, before=places.quiet(told)) == 0
+        runs.assert_same(runs.last(whole)["model"], runs.last(out)["model"], "model")
