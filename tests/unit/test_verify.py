@@ -93,18 +93,21 @@ def test_images_are_decoded_and_compared_not_only_summed(pets, tmp_path):
     copy = shutil.copytree(pets, tmp_path / "copy")
     store = open_store(copy)
     where = store.locations("train")
-    start, size = int(where.offset[4]), int(where.size[4])
-    places = [(store.files("train")[0], start)]
-    if "ffcv" in store.formats:
-        places.append((store.beton("train"), int(store.records("train")["beton"][4])))
-    for path, begin in places:
-        data = bytearray(path.read_bytes())
-        data[begin : begin + size] = bytes(size)
-        path.write_bytes(data)
+    for place in (4, 7):
+        size = int(where.size[place])
+        begins = [(store.files("train")[0], int(where.offset[place]))]
+        if "ffcv" in store.formats:
+            begins.append((store.beton("train"), int(store.records("train")["beton"][place])))
+        for path, begin in begins:
+            data = bytearray(path.read_bytes())
+            damage = begin if place == 4 else begin + size // 2  # the second keeps its header
+            data[damage : begin + size] = bytes(begin + size - damage)
+            path.write_bytes(data)
     resealed(copy)
     report = verify(copy)
-    assert len(report.problems) == 1 and report.images == 18
+    assert len(report.problems) == 2 and report.images == 18
     assert "train image 4" in report.problems[0] and "picture" in report.problems[0]
+    assert "train image 7" in report.problems[1]
 
 
 def test_an_index_that_disagrees_is_found(pets, tmp_path):
