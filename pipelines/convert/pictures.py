@@ -44,7 +44,8 @@ def load(path: str) -> Image.Image:
                     f"{width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are decoded"
                 )
             picture.load()
-            return to_rgb(ImageOps.exif_transpose(picture))
+            ImageOps.exif_transpose(picture, in_place=True)
+            return to_rgb(picture)
     except BadPictureError:
         raise
     except Exception as error:  # a decoder may raise anything at all on hostile bytes
@@ -69,7 +70,7 @@ def to_rgb(picture: Image.Image) -> Image.Image:
         layer = picture.convert("RGBA")
         page = Image.new("RGBA", layer.size, "white")
         picture = Image.alpha_composite(page, layer)
-    return picture.convert("RGB")
+    return picture if picture.mode == "RGB" else picture.convert("RGB")
 
 
 def fit(picture: Image.Image, size: int, resize: str) -> Image.Image:
@@ -104,14 +105,13 @@ class Moments:
         """Begin with nothing seen."""
         return cls(0, np.zeros(3, np.int64), np.zeros(3, np.int64))
 
-    def see(self, pixels: npt.NDArray[np.uint8]) -> None:
+    def see(self, picture: Image.Image) -> None:
         """Count the pixels of an image."""
-        values = np.arange(256, dtype=np.int64)
-        for channel in range(3):
-            levels = np.bincount(pixels[..., channel].reshape(-1), minlength=256)
-            self.total[channel] += levels @ values
-            self.squares[channel] += levels @ (values * values)
-        self.count += pixels.size // 3
+        levels = np.array(picture.histogram(), np.int64).reshape(3, 256)
+        values = np.arange(256)
+        self.total += levels @ values
+        self.squares += levels @ (values * values)
+        self.count += picture.width * picture.height
 
     def add(self, other: "Moments") -> None:
         """Join what another process has seen."""

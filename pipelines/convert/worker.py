@@ -25,8 +25,8 @@ def prepare(chunk: Chunk, target: Target) -> Prepared:
     """Decode, resize and encode a chunk; what cannot be read is reported, not raised."""
     moments = Moments.zero()
     if chunk.images is not None and _as_it_is(chunk.images.shape, target):
-        if target.measured:
-            moments.see(chunk.images)
+        if target.measured:  # all of them as one tall image
+            moments.see(Image.fromarray(chunk.images.reshape(-1, target.size, 3)))
         return Prepared(chunk.images, list(range(len(chunk.images))), [], moments)
     done: list[Any] = []
     kept: list[int] = []
@@ -37,10 +37,10 @@ def prepare(chunk: Chunk, target: Target) -> Prepared:
         except BadPictureError as error:
             bad.append(Skipped(chunk.paths[place], str(error)))
             continue
-        pixels = np.asarray(picture)
         if target.measured:
-            moments.see(pixels)
-        done.append(pixels if target.quality is None else encode(picture, target.quality))
+            moments.see(picture)
+        quality = target.quality
+        done.append(np.asarray(picture) if quality is None else encode(picture, quality))
         kept.append(place)
     return Prepared(np.stack(done) if done and target.quality is None else done, kept, bad, moments)
 

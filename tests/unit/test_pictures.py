@@ -183,9 +183,9 @@ def test_a_test_set_of_bad_pictures_alone_leaves_none(tmp_path):
 def test_moments_are_those_of_numpy():
     pixels = np.random.default_rng(0).integers(0, 256, (7, 5, 5, 3), dtype=np.uint8)
     moments = Moments.zero()
-    moments.see(pixels[:3])
+    moments.see(Image.fromarray(pixels[:3].reshape(-1, 5, 3)))
     rest = Moments.zero()
-    rest.see(pixels[3:])
+    rest.see(Image.fromarray(pixels[3:].reshape(-1, 5, 3)))
     moments.add(rest)
     mean, std = moments.mean_and_std()
     np.testing.assert_allclose(mean, pixels.mean((0, 1, 2)) / 255, atol=1e-6)
