@@ -1,10 +1,13 @@
 """Shared pieces: statistics that stay, chunks that interleave, numbers known on paper."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from fastssl.algorithms import mixing, parts
+from fastssl.algorithms.uda import annealed_loss
 from fastssl.ranks import SingleRank
 from tests.steps import TinyNet
 
@@ -88,3 +91,15 @@ def test_an_average_starts_with_its_first_value():
     assert memory.tolist() == pytest.approx([0.2, 0.8])
     parts.average(memory, torch.tensor([1.0, 0.0]), 0.9)
     assert memory.tolist() == pytest.approx([0.28, 0.72])
+
+
+@pytest.mark.parametrize("t", [0.0, 0.2, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("tsa", ["linear", "log", "exp"])
+def test_annealing_drops_what_is_learnt_beyond_the_limit(tsa, t):
+    sure = torch.linspace(0.5, 0.999, 200, dtype=torch.float64)  # of the first of two classes
+    logits = torch.stack([torch.log(sure / (1 - sure)), torch.zeros_like(sure)], dim=1)
+    risen = {"linear": t, "log": 1 - math.exp(-5 * t), "exp": math.exp(5 * t - 5)}[tsa]
+    kept = sure <= 0.5 + risen / 2
+    labels = torch.zeros(200, dtype=torch.int64)
+    loss = annealed_loss(logits, labels, tsa, torch.tensor(t, dtype=torch.float64))
+    torch.testing.assert_close(loss, -sure[kept].log().sum() / 200)
