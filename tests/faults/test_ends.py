@@ -56,10 +56,12 @@ def run_out_at(step: int, error: BaseException) -> None:
     places.at_call(training, "backward", step, fail)
 
 
+FULL = pytest.mark.faults
+ALLOCATOR = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
 SHORT = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
-    MemoryError(),
+    pytest.param(RuntimeError(ALLOCATOR), marks=FULL),
+    pytest.param(MemoryError(), marks=FULL),
 ]
 
 
@@ -87,6 +89,7 @@ def limited(extra: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
+@FULL
 def test_memory_that_really_runs_out(tmp_path, tally):
     out, told = tmp_path / "run", tmp_path / "told"
     with tally("out of memory"):
@@ -114,7 +117,9 @@ def signal_twice(step: int, number: int) -> None:
     places.at_call(training, "take_step", step, twice)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=FULL)]
+)
 def test_a_second_signal_stops_at_once_with_the_checkpoint_before(
     number, code, whole, tmp_path, tally
 ):

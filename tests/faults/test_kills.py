@@ -43,7 +43,7 @@ def finish(out: Path) -> None:
 def test_killed_at_a_place(kind, whole, tmp_path, tally, times):
     count = tally(f"killed {kind}")
     dice = random.Random(kind)
-    wanted = times(2, 36)
+    wanted = times(1, 42)
     for number in range(wanted):
         out = tmp_path / str(number // LIVES) / "run"
         out.parent.mkdir(exist_ok=True)
@@ -63,14 +63,14 @@ def test_killed_at_a_place(kind, whole, tmp_path, tally, times):
 def test_killed_from_outside_at_a_random_time(whole, tmp_path, tally, times):
     count = tally("killed from outside at random times")
     dice = random.Random(0)
-    wanted, number = times(3, 80), 0
+    wanted, number = times(2, 80), 0
     longest = _duration(tmp_path / "timed")
     while count.tried < wanted:
         out = tmp_path / str(number) / "run"
         out.parent.mkdir()
         number += 1
         with count:
-            for _ in range(LIVES):
+            for _ in range(min(LIVES, wanted)):
                 killed = _killed_after(out, dice.uniform(0, longest))
                 count.tried += killed
                 count.survived += killed
@@ -125,7 +125,7 @@ def test_a_conversion_killed_at_any_instant(pets, tmp_path, tally, times):
     assert convert(pets, tmp_path / "whole" / "out") == 0
     seal = (tmp_path / "whole" / "out" / "dataset.json").read_bytes()
     dice = random.Random(1)
-    for number in range(times(2, 40)):
+    for number in range(times(1, 40)):
         out = tmp_path / str(number) / "out"
         out.parent.mkdir()
         action = partial(dice.choice(places.CONVERSION), dice.randint(1, 5))
