@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,9 @@ def run(folder: Path | str, **options: Any) -> dict[str, Any]:
     files = find(asked.folder)
     with tempfile.TemporaryDirectory() as place:
         store = store_of(files, Path(place) / "photos")
-        measured = interleave(end_to_end(store, files, asked), asked.repetitions)
+        with ExitStack() as closing:
+            cases = end_to_end(store, files, asked, closing)
+            measured = interleave(cases, asked.repetitions)
         decoded = interleave(decoding(store, asked), asked.repetitions)
     return record(asked, len(files), measured, decoded)
 
@@ -117,7 +120,9 @@ def open_photos(store: Store, reader: str, asked: Options) -> Loader:
     )
 
 
-def end_to_end(store: Store, files: list[Path], asked: Options) -> dict[str, Callable[[], float]]:
+def end_to_end(
+    store: Store, files: list[Path], asked: Options, closing: ExitStack
+) -> dict[str, Callable[[], float]]:
     """Return the cases that make views, each of which returns views per second."""
 
     def ours(loader: Loader) -> Callable[[], float]:
@@ -133,9 +138,10 @@ def end_to_end(store: Store, files: list[Path], asked: Options) -> dict[str, Cal
     copies = (files * -(-wanted // len(files)))[:wanted]
     work = Work(np.empty((wanted, 1, 1, 3), np.uint8), SIZE, asked.batch, PADDING, MEAN, STD)
     plain = Loading(PhotoViews(copies, work), work, asked.threads, most=asked.batches)
+    closing.callback(plain.close)
     cases = {"pil": lambda: timed(plain.epoch)}
     for name in (*STREAMING, "resident"):
-        cases[f"fastssl {name}"] = ours(open_photos(store, name, asked))
+        cases[f"fastssl {name}"] = ours(closing.enter_context(open_photos(store, name, asked)))
     return cases
 
 
