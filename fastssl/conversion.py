@@ -70,7 +70,7 @@ def convert(
     place = _place(source, out)
     raw = open_source(source, own, root=root, download=download, extra=not no_extra)
     _tell(raw, progress)
-    options.load()
+    options.load()  # before the bar, so that its rate is that of the work
     began = time.monotonic()
     total = sum(split.count for split in raw.splits.values())
     with _terminated(), Progress(total, f"converting {raw.name}", enabled=progress) as bar:

@@ -54,6 +54,9 @@ def convert(
             return
         result = _Result()
         pool = stack.enter_context(Pool(_workers(source, options)))
+        if any(_is_work(split, options.target(source, split)) for split in source.splits.values()):
+            pool.start()
+        options.load()
         threads = stack.enter_context(ThreadPoolExecutor(THREADS))
         rows = stack.enter_context((folder / index.NAME).open("w", encoding="utf-8", newline=""))
         rows.write(",".join(index.HEADER) + "\n")
@@ -85,6 +88,11 @@ def _workers(source: Source, options: Options) -> int:
     return min(options.workers or cores(), chunks)
 
 
+def _is_work(split: SourceSplit, target: Target) -> bool:
+    """Tell images that must be decoded, resized or encoded from those stored as they are."""
+    return not split.kept or target.quality is not None or target.size != split.size
+
+
 class _SplitTask:
     """One split on its way to disk."""
 
@@ -102,8 +110,7 @@ class _SplitTask:
         self.formats = options.chosen_formats()
         self.threads = threads
         self.files: dict[str, str | None] = {}  # name -> SHA-256, where it is known already
-        # Pixels that stay as they are go straight to the writers: no process is faster.
-        self.parallel = not (split.kept and target.quality is None and target.size == split.size)
+        self.parallel = _is_work(split, target)
 
     def alone(self) -> Iterator[tuple[Chunk, Prepared]]:
         """Prepare the chunks in this process."""

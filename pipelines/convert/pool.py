@@ -24,7 +24,7 @@ def cores() -> int:
 
 
 class Pool:
-    """Worker processes, started when the first chunk comes; with one worker, none at all.
+    """Worker processes, started when they are first needed; with one worker, none at all.
 
     They are fresh interpreters and not forks: a fork of a process that has threads may hang, and
     a worker must notice, by the end of its channel, that the process it works for is gone.
@@ -37,6 +37,11 @@ class Pool:
 
     def __enter__(self) -> "Pool":
         return self
+
+    def start(self) -> None:
+        """Start the workers, so that they are ready when the first chunk comes."""
+        if self.workers > 1:
+            self._start()
 
     def __exit__(
         self,
@@ -86,16 +91,18 @@ class Pool:
 
     def _start(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
+        # Without `site`, which takes as long as a photograph or ten; the path is ours, as it is.
+        path = [root, *sys.path]
         while len(self._processes) < self.workers:
             ours, theirs = socket.socketpair()
             program = (
-                f"import sys; sys.path.insert(0, {root!r}); "
+                f"import sys; sys.path[:] = {path!r}; "
                 f"from pipelines.convert.worker import main; main({theirs.fileno()})"
             )
             # Its own session: an interrupt from the keyboard is ours to answer.
             self._processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", program],
+                    [sys.executable, "-S", "-c", program],
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,

@@ -13,7 +13,7 @@ Pixels = npt.NDArray[np.uint8]  # [n, H, W, 3]
 Labels = npt.NDArray[Any]  # [n] integers, -1 for none
 
 ARRAY_CHUNK = 512
-FILE_CHUNK = 16
+FILE_CHUNK = 8
 
 
 @dataclass(frozen=True)
