@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from fastssl import cli_sweep, cli_use
+from fastssl import cli_profile, cli_sweep, cli_use
 from fastssl.errors import ConfigError, UserError
 from fastssl.version import __version__
 
@@ -190,7 +190,7 @@ def views(
     print(write_sheet(load(config, words), out))
 
 
-for _name, (_verb, _epilog) in {**cli_sweep.VERBS, **cli_use.VERBS}.items():
+for _name, (_verb, _epilog) in {**cli_sweep.VERBS, **cli_use.VERBS, **cli_profile.VERBS}.items():
     app.command(_name, epilog=_epilog)(_verb)
 
 

@@ -24,7 +24,7 @@ Tell = Callable[[str], None]
 
 def choose(run: Run, step: int, tell: Tell) -> None:
     """Decide how the step is run, and write what `auto` chose into the run's configuration."""
-    mode, why = run.loaded.config.compile, ""
+    mode: str = run.loaded.config.compile
     if mode == "auto":
         mode, why = decide(run, step)
         tell(f"compile {mode}: {why}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from fastssl.ranks import Ranks, SingleRank, TorchRanks
 
 TIMEOUT = timedelta(minutes=10)  # a rank that hears nothing for so long gives up
 FAILURE = "fastssl/failure"  # key under which the rank that fails first tells why
-LOST = ("connection closed", "connection reset", "connection refused", "broken pipe", "timed out")
-LOST += ("nccl", "gloo")
+# words of an error by which a rank learns that another one is gone
+LOST = {"connection closed", "connection reset", "broken pipe", "timed out", "nccl", "gloo"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +154,18 @@ def join() -> Group:
     if world == 1:
         return Group(SingleRank())
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     # CPU tensors travel over gloo even where the model's gradients go over NCCL, so that asking
     # the others never waits for a device.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        dist.init_process_group(backend, timeout=TIMEOUT)
+        store, rank, world = next(rendezvous("env://", timeout=TIMEOUT))
+        # torchrun's store outlives a restart: addresses of the dead must not be found there.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"fastssl-{attempt}", store)
+        dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=world)
     except (RuntimeError, ValueError) as error:
         raise ResourceError(
             f"the ranks did not find each other: {error}", "use torchrun"
@@ -179,13 +186,15 @@ def wrap(model: nn.Module, device: torch.device, ranks: Ranks) -> tuple[nn.Modul
         from fastssl.batchnorm import convert
 
         model = convert(model)
+    # A kernel of 1x1 lies the same in memory by either layout; DDP warns of it all the same.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     # static_graph: the WRN of the reference has parameters that never get a gradient, at which a
     # plain wrapper raises in its second step. Buffers are equal on all ranks by construction.
     student = DistributedDataParallel(
         model,
         device_ids=[device] if device.type == "cuda" else None,
         static_graph=True,
-        broadcast_buffers=False,
+        forward_sync_buffers=False,
         gradient_as_bucket_view=True,
     )
     return model, student

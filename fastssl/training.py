@@ -109,7 +109,7 @@ class Training:
                 if self.config.compile != "off":
                     # Compiling is no training: it does not count in images a second.
                     begun = time.monotonic()
-                    self.display.say(f"first step after {self.first_step:.1f} s, compiling included")
+                    self.display.say(f"first step after {self.first_step:.1f} s of compiling")
             self.trip.step += 1
             self.trip.images += (len(batch.labels) + len(batch.position)) * self.run.ranks.world
             self.display.step(self.trip.step)

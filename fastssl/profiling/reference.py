@@ -49,7 +49,7 @@ class Reference:
         sure = confidence >= self.threshold
         self.marks[batch.position[sure]] = guess[sure]
         each = F.cross_entropy(strong, guess, reduction="none")
-        loss = F.cross_entropy(own, batch.labels) + (each * used.to(each.dtype)).mean()
+        loss: Tensor = F.cross_entropy(own, batch.labels) + (each * used.to(each.dtype)).mean()
         self.model.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()

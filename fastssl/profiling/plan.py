@@ -1,0 +1,165 @@
+"""What bounds a run, and at what rate: a model on paper, checked against a measured run.
+
+A step of one rank is made by five parts that overlap as far as they use different things: reading
+and decoding, views, the step itself, the link between ranks, and on a CPU the cores that the
+first three share. Rates are measured here or given, as for a machine that is not at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from fastssl.errors import ConfigError
+from fastssl.profiling.measure import environment
+
+HIDDEN = 0.5  # share of a step, its backward pass, behind which gradients travel
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one rank can do of each part if it does nothing else."""
+
+    decode: float
+    """Images read and decoded a second; 0: they lie in memory."""
+    views: float
+    """Views made a second."""
+    step: float
+    """Images of both streams learnt a second, on one device."""
+    link: float = 0.0
+    """Bytes a second between ranks; 0: no cost."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one step asks of all ranks together."""
+
+    images: int
+    """Images of both streams."""
+    views: int
+    """Views made of them."""
+    bytes: int = 0
+    """Bytes that one rank sends."""
+    shared: bool = True
+    """Views and decoding take their time from the step: a CPU whose threads are all the model's."""
+
+
+def predict(rates: Rates, load: Load, world: int = 1) -> dict[str, Any]:
+    """Say how long each part of a step takes, which of them bounds it, and images a second."""
+    images, views = load.images / world, load.views / world
+    seconds = {
+        "decode": images / rates.decode if rates.decode else 0.0,
+        "views": views / rates.views,
+        "step": images / rates.step,
+    }
+    link = 2 * (world - 1) / world * load.bytes / rates.link if rates.link and world > 1 else 0.0
+    hidden = min(link, HIDDEN * seconds["step"])
+    seconds["link"] = link - hidden  # what sticks out behind the backward pass
+    if load.shared:
+        total = sum(seconds.values())
+    else:
+        total = max(seconds["decode"], seconds["views"], seconds["step"] + seconds["link"])
+    bound = max(seconds, key=lambda name: seconds[name])
+    return {
+        "seconds": {name: round(value, 6) for name, value in seconds.items()},
+        "step_seconds": round(total, 6),
+        "images_per_s": round(load.images / total, 1),
+        "bound": bound,
+    }
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be asked of the plan; a rate that is given is not measured."""
+
+    config: str = "digits"
+    """A configuration, by name or path."""
+    overrides: tuple[str, ...] = ()
+    """`key=value` words."""
+    world: int = 1
+    """Ranks to plan for."""
+    decode: float | None = None
+    """Images decoded a second by one rank."""
+    views: float | None = None
+    """Views made a second by one rank."""
+    step: float | None = None
+    """Images learnt a second by one rank."""
+    link: float = 0.0
+    """Bytes a second between ranks."""
+    steps: int = 12
+    """Steps that each measurement takes."""
+    check: bool = True
+    """Take real steps too, and say how far the plan is off."""
+
+
+def run(config: str = "digits", overrides: Iterable[str] = (), **options: Any) -> dict[str, Any]:
+    """Measure what is not given, plan, and compare the plan with real steps; return the record."""
+    known = {field.name for field in fields(Options)}
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"plan has no option {name!r}", f"take: {', '.join(sorted(known))}")
+    asked = Options(config, tuple(overrides), **options)
+    if asked.world < 1 or asked.steps < 2:
+        raise ConfigError("a plan wants at least 1 rank and 2 steps", "look at what you gave")
+    from fastssl.profiling import plan_rates
+
+    with plan_rates.opened(asked.config, list(asked.overrides)) as base:
+        rates, load = plan_rates.rates(base, asked), plan_rates.load_of(base)
+        plan = predict(rates, load, asked.world)
+        measured = plan_rates.real(base, asked.steps) if asked.check and asked.world == 1 else None
+    return _record(asked, rates, load, plan, measured)
+
+
+def _record(
+    asked: Options,
+    rates: Rates,
+    load: Load,
+    plan: Mapping[str, Any],
+    measured: float | None,
+) -> dict[str, Any]:
+    given = {name: value for name, value in asdict(rates).items() if value}
+    results = [
+        {"name": name, "rate": round(value, 1), "unit": UNITS[name], "spread": 0.0}
+        for name, value in given.items()
+    ]
+    results.append(
+        {"name": "plan", "rate": plan["images_per_s"], "unit": "images/s", "spread": 0.0}
+    )
+    ratio = {}
+    if measured:
+        results.append(
+            {"name": "measured", "rate": round(measured, 1), "unit": "images/s", "spread": 0.0}
+        )
+        ratio["plan"] = round(plan["images_per_s"] / measured, 3)
+    return {
+        "what": "plan",
+        "environment": environment(),
+        "settings": asdict(asked),
+        "results": results,
+        "ratio": ratio,
+        "load": asdict(load),
+        "plan": dict(plan),
+        "says": says(plan, asked.world),
+    }
+
+
+UNITS = {"decode": "images/s", "views": "views/s", "step": "images/s", "link": "bytes/s"}
+HELP = {
+    "decode": "more loader_threads, nvJPEG, or smaller stored images help",
+    "views": "more loader_threads help",
+    "step": "more ranks help: the data keeps up",
+    "link": "a faster link, larger batches, or fewer ranks help",
+}
+
+
+def says(plan: Mapping[str, Any], world: int) -> str:
+    """Return the sentence that names the bottleneck."""
+    bound = plan["bound"]
+    share = plan["seconds"][bound] / plan["step_seconds"]
+    ranks = f"{world} ranks" if world > 1 else "one rank"
+    return (
+        f"With {ranks} the run is bound by the {bound} ({share:.0%} of a step of "
+        f"{1000 * plan['step_seconds']:.1f} ms) at {plan['images_per_s']:,.0f} images/s: "
+        f"{HELP[bound]}."
+    )

@@ -1,0 +1,110 @@
+"""The rates that a plan rests on, each measured alone, and the real steps that it is held against.
+
+Everything is measured at one place, in one process, with the threads that a run would have.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fastssl import devices
+from fastssl.assemble import Run, assemble
+from fastssl.config_files import load
+from fastssl.profiling.plan import Load, Rates
+from fastssl.training import take_step
+
+if TYPE_CHECKING:
+    from fastssl.profiling.plan import Options
+
+WARMUP = 2
+
+
+@contextmanager
+def opened(config: str, words: list[str]) -> Iterator[Run]:
+    """Build a run, and close its loader in the end."""
+    loaded = load(config, words)
+    base = assemble(loaded, devices.choose(loaded.config))
+    base.student.train()
+    try:
+        yield base
+    finally:
+        base.loader.close()
+
+
+def load_of(base: Run) -> Load:
+    """Return what a step of this run asks for."""
+    order = base.loader.order
+    gradients = sum(p.numel() * 4 for p in base.model.parameters() if p.requires_grad)
+    return Load(
+        images=order.batch + order.unlabeled_batch,
+        views=order.batch + order.unlabeled_batch * len(base.algorithm.views),
+        bytes=gradients,
+        shared=base.device.device.type == "cpu",
+    )
+
+
+def rates(base: Run, asked: Options) -> Rates:
+    """Return the rates that are given, and measure the others."""
+    return Rates(
+        decode=_decode(base, asked.steps) if asked.decode is None else asked.decode,
+        views=_views(base, asked.steps) if asked.views is None else asked.views,
+        step=_step(base, asked.steps) if asked.step is None else asked.step,
+        link=asked.link,
+    )
+
+
+def _decode(base: Run, steps: int) -> float:
+    """Read the images of some steps and do nothing else with them."""
+    plans = [base.loader._plan(step).indices for step in range(WARMUP + steps)]
+    stream, began, done = base.loader.reader.stream(iter(plans)), 0.0, 0
+    for number, images in enumerate(stream):
+        if number == WARMUP - 1:
+            began = time.perf_counter()
+        elif number >= WARMUP:
+            done += len(images)
+    return done / (time.perf_counter() - began)
+
+
+def _views(base: Run, steps: int) -> float:
+    """Draw and make the views of one batch again and again."""
+    loader = base.loader
+    plan = loader._plan(0)
+    (pixels,) = (np.array(one) for one in loader.reader.stream(iter([plan.indices])))
+    out, count = loader._buffers(), load_of(base).views
+    times = []
+    for _ in range(WARMUP + steps):
+        began = time.perf_counter()
+        loader._make(plan, pixels, out)
+        times.append(time.perf_counter() - began)
+    return count / float(np.median(times[WARMUP:]))
+
+
+def _step(base: Run, steps: int) -> float:
+    """Take steps on one batch that costs nothing."""
+    batch = copy.deepcopy(base.loader.batch(0))
+    progress = torch.zeros((), device=base.device.device)
+    times = []
+    for step in range(WARMUP + steps):
+        began = time.perf_counter()
+        float(take_step(base, batch, step, progress).loss.detach())
+        times.append(time.perf_counter() - began)
+    return load_of(base).images / float(np.median(times[WARMUP:]))
+
+
+def real(base: Run, steps: int) -> float:
+    """Train for some steps as a run does; return images a second."""
+    progress = torch.zeros((), device=base.device.device)
+    times = []
+    began = time.perf_counter()
+    for step, batch in enumerate(base.loader.iterate(0, WARMUP + steps)):
+        float(take_step(base, batch, step, progress).loss.detach())
+        times.append(time.perf_counter() - began)
+        began = time.perf_counter()
+    return load_of(base).images / float(np.median(times[WARMUP:]))

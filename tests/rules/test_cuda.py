@@ -1,0 +1,79 @@
+"""What every algorithm would do on CUDA with the networks of the paper: types and layouts."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fastssl.algorithms import ALGORITHMS, Nets, vat
+from fastssl.ranks import SingleRank
+from tests.fake_cuda import fake_cuda, no_host_wait
+from tests.rules.test_algorithms import cuda_network, make_cuda_batch
+from tests.steps import CLASSES, facts
+
+NETWORKS = {"wrn-28-2": 16, "resnet50": 32}  # with the side of the images
+QUICK = ("flexmatch", "remixmatch", "meanteacher")
+
+
+def layers_are_half_and_channels_last(model, seen):
+    """Watch every layer: convolutions give bfloat16, and all activations are channels-last."""
+
+    def look(module, inputs, output):
+        assert output.device.type == "cuda"
+        if isinstance(module, nn.Conv2d):
+            assert output.dtype == torch.bfloat16, f"{module} gives {output.dtype}"
+        for tensor in (inputs[0], output):
+            _, channels, height, width = tensor.shape
+            if channels > 1 and height * width > 1:
+                assert tensor.is_contiguous(memory_format=torch.channels_last), f"{module}: NCHW"
+        seen.append(module)
+
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.BatchNorm2d):
+            module.register_forward_hook(look)
+
+
+def as_cudnn(images, weight, backend):
+    """Give the layout that cuDNN gives; without a driver torch thinks of a slow way in NCHW."""
+    last = torch.channels_last
+    either = any(t.is_contiguous(memory_format=last) for t in (images, weight))
+    return last if either else torch.contiguous_format
+
+
+def step(name, model, monkeypatch):
+    algorithm = ALGORITHMS[name]
+    # a gradient inside the step needs a driver; its forward does not
+    monkeypatch.setattr(vat, "gradient", lambda function, at: at * function(at))
+    monkeypatch.setattr(torch._C, "_conv_determine_backend_memory_format", as_cudnn)
+    seen = []
+    with fake_cuda(), torch.device("cuda"):
+        nets = Nets(cuda_network(model), cuda_network(model))
+        layers_are_half_and_channels_last(nets.student, seen)
+        batch = make_cuda_batch(algorithm, NETWORKS[model])
+        config = algorithm.config()
+        shares = torch.full((CLASSES,), 1 / CLASSES)
+        state = algorithm.init_state(config, replace(facts(), labeled_shares=shares, device="cuda"))
+        kinds = {key: value.dtype for key, value in state.items()}
+        with no_host_wait(), torch.autocast("cuda", torch.bfloat16):
+            out = algorithm.step(nets, batch, state, config, torch.zeros(()), SingleRank())
+        assert out.loss.dtype == torch.float32 and out.loss.device.type == "cuda"
+        for value in (*out.metrics.values(), *out.tables.values()):
+            assert value.dtype in (torch.float32, torch.int32, torch.int64)
+        assert {key: value.dtype for key, value in state.items()} == kinds
+        assert torch.bfloat16 not in kinds.values()  # curricula and averages stay whole
+    used = sum(isinstance(m, nn.Conv2d) for m in nets.student.modules())
+    assert len(seen) >= 2 * used - 5  # shortcuts have no BatchNorm, and two have no reader
+
+
+@pytest.mark.parametrize("model", NETWORKS)
+@pytest.mark.parametrize("name", QUICK)
+def test_a_step_is_half_and_channels_last_on_cuda(name, model, monkeypatch):
+    step(name, model, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", NETWORKS)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in QUICK])
+def test_any_step_is_half_and_channels_last_on_cuda(name, model, monkeypatch):
+    step(name, model, monkeypatch)

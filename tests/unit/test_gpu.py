@@ -1,0 +1,93 @@
+"""What only a machine with GPUs can show; skipped elsewhere, run by tools/gpu_acceptance.py."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from fastssl.algorithms import ALGORITHMS
+from fastssl.profiling.parts import make_batch, make_run
+from fastssl.training import take_step
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_a_whole_step_never_waits(name):
+    run = make_run("wrn-10-1", 4, 32, 100, algorithm=name, device="cuda")
+    views = tuple(ALGORITHMS[name].views)
+    batches = [make_batch(4, 32, 100, seed, "cuda", views=views) for seed in range(3)]
+    progress = torch.zeros((), device="cuda")
+    take_step(run, batches[0], 0, progress)  # cuDNN looks for its fastest way
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for number, batch in enumerate(batches[1:]):
+            take_step(run, batch, number + 1, progress)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert int(run.guard.bad_step) == -1
+
+
+@pytest.mark.parametrize("size", [32, 96, 224])
+def test_both_view_kernels_give_the_same_bytes(size):
+    from pipelines.views import apply, draw, kernel_torch, recipes
+
+    images = np.random.default_rng(0).integers(0, 256, (64, size, size, 3), dtype=np.uint8)
+    mean, std = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
+    made = recipes(flip=True, padding=4, size=(size, size))
+    where = {"seed": 0, "step": 1, "stream": 1, "slots": np.arange(64), "size": (size, size)}
+    for view, recipe in enumerate(made.values()):
+        drawn = draw(recipe, view=view, **where)
+        (ours,) = apply(images, [drawn], [recipe], mean=mean, std=std)
+        (theirs,) = kernel_torch.apply(
+            torch.from_numpy(images).cuda(),
+            [torch.from_numpy(drawn).cuda()],
+            [recipe],
+            mean=mean,
+            std=std,
+        )
+        assert np.array_equal(theirs.permute(0, 2, 3, 1).cpu().numpy(), ours)
+
+
+def losses(out, processes, *words):
+    """Train digits under torchrun and return the losses."""
+    common = ["model=wrn-10-1", "batch=32", "ratio=2", "steps=50", "log_every=1"]
+    common += ["precision=fp32", "compile=off", "tensorboard=false", "device=cuda"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launch += [f"--nproc-per-node={processes}", "-m", "fastssl", "train", "digits"]
+    subprocess.run([*launch, *common, *words, "--out", str(out)], check=True)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if line["kind"] == "train"]
+
+
+@several
+@pytest.mark.parametrize("name", ["flexmatch", "uda", "mixmatch", "remixmatch", "freematch"])
+def test_two_gpus_learn_what_one_does(name, data, tmp_path):
+    one = losses(tmp_path / "one", 1, f"algorithm={name}")
+    two = losses(tmp_path / "two", 2, f"algorithm={name}")
+    # the order of additions differs, and training amplifies it: the first steps tell
+    assert two[:3] == pytest.approx(one[:3], rel=1e-3)
+    assert np.mean(two[-10:]) == pytest.approx(np.mean(one[-10:]), rel=0.2)
+
+
+def test_a_compiled_step_computes_what_is_written():
+    from fastssl.compiling import Compiled
+
+    told, found = [], []
+    for compiled in (False, True):
+        run = make_run("wrn-10-1", 4, 32, 100, device="cuda")
+        if compiled:
+            run.step = Compiled(run.algorithm.step, "step", 1, told.append)
+        progress = torch.zeros((), device="cuda")
+        batches = [make_batch(4, 32, 100, seed, "cuda") for seed in range(6)]
+        outs = [take_step(run, batch, n, progress) for n, batch in enumerate(batches)]
+        found.append([float(out.loss.detach()) for out in outs])
+    assert found[1][0] == pytest.approx(found[0][0], rel=2e-2)
+    assert not [line for line in told if "anew" in line or "break" in line]

@@ -1,0 +1,100 @@
+"""Arithmetic and memory layout: bf16 runs, and channels-last from the first layer to the last."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from fastssl import devices, models
+from fastssl.algorithms import ALGORITHMS
+from fastssl.config_files import load
+from fastssl.errors import ConfigError
+from fastssl.profiling.parts import make_batch, make_run
+from fastssl.training import take_step
+from tests import runs
+
+LAYERS = (nn.Conv2d, nn.BatchNorm2d)
+
+
+def watch(model, seen):
+    """Fail where a convolution or BatchNorm gets or gives an activation laid out as NCHW."""
+
+    def check(module, inputs, output):
+        for what, tensor in (("gets", inputs[0]), ("gives", output)):
+            _, channels, height, width = tensor.shape
+            if channels > 1 and height * width > 1:
+                fine = tensor.is_contiguous(memory_format=torch.channels_last)
+                assert fine, f"{module} {what} NCHW: {tuple(tensor.shape)} {tensor.stride()}"
+                seen.append(type(module))
+
+    for module in model.modules():
+        if isinstance(module, LAYERS):
+            module.register_forward_hook(check)
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_no_layer_gets_an_activation_in_nchw(name):
+    run = make_run("wrn-10-1", 2, 8, 40, algorithm=name)
+    seen = []
+    watch(run.model, seen)
+    watch(run.ema.model, seen)
+    batch = make_batch(2, 8, 40, 0, views=tuple(ALGORITHMS[name].views))
+    take_step(run, batch, 0, torch.zeros(()))
+    assert len(seen) >= 2 * 14  # every layer that is read, both ways
+    for parameter in run.model.parameters():
+        if parameter.ndim == 4 and parameter.shape[1] > 1:
+            assert parameter.is_contiguous(memory_format=torch.channels_last)
+            if min(parameter.shape[2:]) > 1 and parameter.grad is not None:
+                assert parameter.grad.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_resnet50_is_channels_last_throughout():
+    model = models.build("resnet50", 10)
+    seen = []
+    watch(model, seen)
+    images = torch.randn(2, 64, 64, 3).permute(0, 3, 1, 2)
+    model(images).sum().backward()
+    assert len(seen) > 100
+
+
+def test_an_activation_in_nchw_is_noticed():
+    model = models.build("wrn-10-1", 10)
+    watch(model, [])
+    with pytest.raises(AssertionError, match="NCHW"):
+        model(torch.randn(2, 3, 8, 8).contiguous())
+
+
+def test_a_run_in_bf16_learns_and_says_so(data, tmp_path):
+    out = tmp_path / "run"
+    assert runs.train(out, "precision=bf16", "steps=4") == 0
+    content = runs.last(out)
+    assert content["config"]["precision"] == "bf16"
+    for part in ("model", "ema"):
+        kinds = {value.dtype for value in content[part].values()}
+        assert kinds <= {torch.float32, torch.int64}  # weights and averages stay whole
+    assert content["state"]["counts"].dtype == torch.int32
+    whole = tmp_path / "whole"
+    assert runs.train(whole, "steps=4") == 0
+    losses = [runs.metrics(one)[0]["loss"] for one in (out, whole)]
+    assert losses[0] != losses[1] and abs(losses[0] - losses[1]) < 0.05 * losses[1]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["status"] == "finished"
+
+
+def test_autocast_is_what_was_asked_for():
+    cpu = torch.device("cpu")
+    for precision, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        with devices.Device(cpu, precision, 1, 1).autocast():
+            assert nn.Linear(3, 3)(torch.randn(2, 3)).dtype == kind
+
+
+def test_precision_is_chosen_by_the_device(monkeypatch):
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert devices.choose_precision("auto", cpu) == "fp32"
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    assert devices.choose_precision("auto", cuda) == "bf16"
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    assert devices.choose_precision("auto", cuda) == "fp16"
+    with pytest.raises(ConfigError, match="fp16 needs a GPU"):
+        devices.choose(load("digits", ["precision=fp16"]).config)

@@ -1,0 +1,183 @@
+"""Measuring a step, scaling and a plan: small, for what the records say and not for speed."""
+
+import copy
+import json
+import subprocess
+
+import pytest
+import torch
+
+from fastssl import cli_profile
+from fastssl.errors import ConfigError, ResourceError
+from fastssl.profiling import collectives, plan, scaling, step
+from fastssl.profiling.parts import make_batch, make_run, widen
+from fastssl.profiling.plan import Load, Rates, predict
+from fastssl.profiling.reference import Reference
+from fastssl.training import take_step
+
+TINY = {"model": "wrn-10-1", "batch": 2, "size": 8, "images": 50, "threads": 1}
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_record_of_a_step():
+    record = step.run(**TINY, repetitions=1)
+    json.dumps(record)
+    assert set(record["ratio"]) == {"reference", "split"}
+    assert {row["name"] for row in record["results"]} == {
+        "fastssl",
+        "fastssl, forward=split",
+        "reference",
+    }
+    assert record["losses_apart"] <= step.CLOSE
+    assert 0 < record["convolutions"] < 1
+    assert "collectives" in record["says"] and record["collectives"]["calls"] > 0
+
+
+def test_both_ways_agree_where_marks_decide():
+    run = make_run("wrn-10-1", 4, 8, 60, double=True)
+    with torch.no_grad():
+        for net in (run.model, run.ema.model):
+            net.classifier.weight.mul_(40)  # sure enough to be marked
+    other = Reference(copy.deepcopy(run.model), 60, 10, run.loaded.settings.threshold)
+    for number in range(3):
+        batch = widen(make_batch(4, 8, 60, number))
+        mine = take_step(run, batch, 0, torch.zeros(())).loss
+        torch.testing.assert_close(mine.detach(), other.step(batch), rtol=1e-6, atol=1e-6)
+        assert torch.equal(run.state["marks"].long(), other.marks)
+    assert (other.marks >= 0).sum() > 10
+    average = dict(run.ema.model.named_parameters())
+    torch.testing.assert_close(other.average["classifier.weight"], average["classifier.weight"])
+
+
+def test_two_ways_that_differ_are_not_timed(monkeypatch):
+    monkeypatch.setattr(Reference, "thresholds", lambda self: torch.ones(self.classes))
+    with pytest.raises(AssertionError, match="differ"):
+        step.compare(step.Options(**TINY))
+
+
+@pytest.mark.parametrize("algorithm", ["flexmatch", "freematch", "mixmatch"])
+def test_collectives_are_counted_for_any_number_of_ranks(algorithm):
+    found = {world: collectives.count("wrn-10-1", 2, 8, world, algorithm) for world in (1, 2, 8)}
+    assert found[1]["calls"] == 0
+    assert found[2]["calls"] == found[8]["calls"] > 2
+    assert found[2]["bytes"] > 4 * 78_000  # all gradients, in whatever else there is
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_plan_names_what_bounds_it():
+    load = Load(images=100, views=200, bytes=10**6, shared=False)
+    slow_data = predict(Rates(decode=100, views=10**6, step=1000), load)
+    assert slow_data["bound"] == "decode" and slow_data["images_per_s"] == 100
+    learning = predict(Rates(decode=10**6, views=10**6, step=1000), load)
+    assert learning["bound"] == "step" and learning["images_per_s"] == 1000
+    four = predict(Rates(decode=10**6, views=10**6, step=1000), load, world=4)
+    assert four["images_per_s"] == 4000
+    slow_link = predict(Rates(10**6, 10**6, 1000, link=10**6), load, world=4)
+    assert slow_link["bound"] == "link" and slow_link["images_per_s"] < 100
+    shared = predict(Rates(0, 200, 100), Load(100, 200, shared=True))
+    assert shared["images_per_s"] == 50  # one second of views, one of learning
+
+
+def test_the_record_of_a_plan(data):
+    words = ["model=wrn-10-1", "batch=4", "ratio=1", "threads=1", "loader_threads=1"]
+    record = plan.run("digits", words, steps=2)
+    json.dumps(record)
+    assert record["ratio"]["plan"] > 0
+    names = [row["name"] for row in record["results"]]
+    assert names == ["decode", "views", "step", "plan", "measured"]
+    assert "one rank" in record["says"]
+    given = plan.run("digits", words, decode=10.0, views=1e6, step=1e6, world=2, check=False)
+    assert given["plan"]["bound"] == "decode" and given["ratio"] == {}
+    with pytest.raises(ConfigError, match="no option 'speed'"):
+        plan.run("digits", speed=3)
+
+
+def test_the_record_of_scaling(monkeypatch):
+    rates = {1: 10.0, 2: 18.0}
+    monkeypatch.setattr(scaling, "_case", lambda asked, world: lambda: rates[world])
+    record = scaling.run(repetitions=2)
+    assert record["ratio"] == {"processes": 1.8} and "90%" in record["says"]
+    with pytest.raises(ConfigError, match="no option"):
+        scaling.run(colour=1)
+
+
+def test_a_torchrun_that_fails_is_told(monkeypatch):
+    case = scaling._case(scaling.Options(), 2)
+    failed = subprocess.CompletedProcess([], 1, "", "no port")
+    monkeypatch.setattr(subprocess, "run", lambda *a, **b: failed)
+    with pytest.raises(ResourceError, match="torchrun failed"):
+        case()
+
+
+def test_one_process_measures_itself(monkeypatch, capsys):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    scaling.main("wrn-10-1", 2, 8, 2)
+    assert json.loads(capsys.readouterr().out)["images_per_s"] > 0
+
+
+def fake_subject(monkeypatch, found):
+    def run(**options):
+        found.update(options)
+        return {
+            "what": "views 32",
+            "results": [{"name": "fastssl", "rate": 2.0}, {"name": "pil", "rate": 1.0, "more": 1}],
+            "ratio": {"pil": 2.0},
+            "says": "All is well.",
+        }
+
+    from fastssl.profiling import views
+
+    monkeypatch.setattr(views, "run", run)
+
+
+def test_the_verb_gives_the_options_and_prints_the_record(monkeypatch, capsys, tmp_path):
+    from typer.testing import CliRunner
+
+    from fastssl.cli import app
+
+    found = {}
+    fake_subject(monkeypatch, found)
+    words = ["profile", "views", "batch=64", "--against", "pil,dali", "--threads", "1,2"]
+    done = CliRunner().invoke(app, [*words, "--save", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert found == {"batch": 64, "against": ("pil", "dali"), "threads": (1, 2)}
+    assert "pil: 2.0 times" in done.output and "All is well." in done.output
+    assert json.loads((tmp_path / "views-32.json").read_text())["ratio"] == {"pil": 2.0}
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert json.loads(done.output)["ratio"] == {"pil": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("subject", "words", "config", "asked", "told"),
+    [
+        ("vievs", [], None, {}, "views"),
+        ("step", ["colour=2"], None, {}, "no option 'colour'"),
+        ("photos", [], None, {}, "folder"),
+        ("step", [], "digits", {}, "takes no configuration"),
+        ("cpl", [], None, {"size": 3}, "no option 'size'"),
+    ],
+)
+def test_what_can_not_be_profiled_is_told(subject, words, config, asked, told):
+    with pytest.raises(ConfigError, match=told):
+        cli_profile.measure(subject, words, config, asked)
+
+
+def test_words_of_a_run_are_settings(monkeypatch):
+    found = {}
+    monkeypatch.setattr(plan, "run", lambda **options: found.update(options) or {})
+    cli_profile.measure("plan", ["batch=8", "world=4"], "cifar10", {"steps": 3})
+    assert found == {"overrides": ["batch=8"], "world": 4, "config": "cifar10", "steps": 3}
+
+
+def test_every_subject_is_there():
+    from importlib import import_module
+
+    for subject in cli_profile.SUBJECTS:
+        module = import_module(f"fastssl.profiling.{subject}")
+        assert callable(module.run) and module.__doc__

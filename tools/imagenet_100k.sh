@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# ImageNet with 100 labels a class, as in the FlexMatch paper: convert, train on N devices, evaluate.
+#
+#   tools/imagenet_100k.sh ILSVRC [--store DIR] [--out DIR] [--nproc N] [--size PIXELS] [key=value ...]
+#
+# ILSVRC holds train/ and val/ as image-net.org gives them. Run it again to go on after an
+# interruption: a store that is there is kept, and training resumes. One machine; for several see
+# tools/many_machines.md.
+set -euo pipefail
+
+usage() {
+    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    exit "$1"
+}
+
+python=${PYTHON:-python3}
+raw="" store=data/imagenet out=runs/imagenet-100k nproc="" words=() convert=()
+while (($#)); do
+    case $1 in
+    --store) store=$2 && shift 2 ;;
+    --out) out=$2 && shift 2 ;;
+    --nproc) nproc=$2 && shift 2 ;;
+    --size) convert+=(--size "$2") && words+=("image_size=$2") && shift 2 ;;
+    -h | --help) usage 0 ;;
+    *=*) words+=("$1") && shift ;;
+    -*) usage 2 ;;
+    *) [[ -z $raw ]] || usage 2; raw=$1 && shift ;;
+    esac
+done
+[[ -n $raw ]] || usage 2
+# One process a GPU; without GPUs one.
+nproc=${nproc:-$("$python" -c 'import torch; print(max(1, torch.cuda.device_count()))')}
+
+if [[ ! -f $store/dataset.json ]]; then
+    "$python" -m fastssl convert imagenet "$store" --root "$raw" "${convert[@]}"
+fi
+"$python" -m torch.distributed.run --standalone --nproc-per-node="$nproc" --max-restarts=3 \
+    -m fastssl train imagenet "store=$store" "${words[@]}" --out "$out" --resume
+"$python" -m fastssl eval "$out"
