@@ -76,11 +76,9 @@ def names(draws: Array) -> list[list[str]]:
     return [[_BY_CODE[code].name for code in row[HEAD::WIDTH]] for row in draws]
 
 
-@njit("void(uint64[::1], uint64[::1], uint64[::1])", cache=True, nogil=True)
-def philox(key: Array, counter: Array, out: Array) -> None:
-    """Write the four 32-bit words of one counter."""
-    a, b, c, d = counter[0], counter[1], counter[2], counter[3]
-    k, m = key[0], key[1]
+@njit
+def philox(k: Any, m: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Return the four 32-bit words of counter (a, b, c, d) under key (k, m), all uint64."""
     for _ in range(10):
         first = np.uint64(0xD2511F53) * a
         second = np.uint64(0xCD9E8D57) * c
@@ -90,55 +88,57 @@ def philox(key: Array, counter: Array, out: Array) -> None:
         d = first & _MASK
         k = (k + np.uint64(0x9E3779B9)) & _MASK
         m = (m + np.uint64(0xBB67AE85)) & _MASK
-    out[0], out[1], out[2], out[3] = a, b, c, d
+    return a, b, c, d
 
 
 @njit
 def _fixed(
-    a: float, b: float, c: float, d: float, e: float, f: float, out: Array
+    a: float, b: float, c: float, d: float, e: float, f: float, row: Array, start: int
 ) -> bool:  # True: no value stands near a rounding edge
     sure = True
-    starts = (a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5)
+    values = (a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5)
     for i in range(6):
-        scaled = starts[i] * 65536.0 + 0.5
-        out[i] = math.floor(scaled)
+        scaled = values[i] * 65536.0 + 0.5
+        row[start + i] = math.floor(scaled)
         sure = sure and abs(scaled - np.rint(scaled)) > 1e-4
     return sure
 
 
 @njit
-def _rotate(degrees: float, seen: Array, out: Array) -> bool:
+def _rotate(degrees: float, seen: Array, row: Array, start: int) -> bool:
     angle = -math.radians(degrees % 360.0)
     cosine = np.rint(math.cos(angle) * 1e15) / 1e15
     sine = np.rint(math.sin(angle) * 1e15) / 1e15
     x, y = seen[1] / 2.0, seen[0] / 2.0
     shift_x = cosine * -x + sine * -y + 0.0 + x
     shift_y = -sine * -x + cosine * -y + 0.0 + y
-    return _fixed(cosine, sine, shift_x, -sine, cosine, shift_y, out)
+    return _fixed(cosine, sine, shift_x, -sine, cosine, shift_y, row, start)
 
 
 @njit
-def _parameters(code: int, magnitude: float, seen: Array, out: Array, bits: Array) -> bool:
+def _parameters(
+    code: int, magnitude: float, seen: Array, row: Array, start: int, factor: Array, bits: Array
+) -> bool:
     """Do as `ops.parameters` does, or return False where rounding leaves a doubt."""
     if code in (BRIGHTNESS, COLOR, CONTRAST, SHARPNESS):
-        bits[0] = magnitude
-        out[0] = bits.view(np.int32)[0]
+        factor[0] = magnitude
+        row[start] = bits[0]  # the same four bytes
     elif code == SOLARIZE:
-        out[0] = math.ceil(magnitude)
+        row[start] = math.ceil(magnitude)
     elif code == POSTERIZE:
-        out[0] = 255 & ~((1 << (8 - min(int(magnitude), 8))) - 1)
+        row[start] = 255 & ~((1 << (8 - min(int(magnitude), 8))) - 1)
     elif code == SHEAR_X:
-        _fixed(1.0, magnitude, 0.0, 0.0, 1.0, 0.0, out)
+        _fixed(1.0, magnitude, 0.0, 0.0, 1.0, 0.0, row, start)
     elif code == SHEAR_Y:
-        _fixed(1.0, 0.0, 0.0, magnitude, 1.0, 0.0, out)
+        _fixed(1.0, 0.0, 0.0, magnitude, 1.0, 0.0, row, start)
     elif code in (TRANSLATE_X, TRANSLATE_Y):
-        horizontal = code == TRANSLATE_X
-        place = magnitude * (seen[1] if horizontal else seen[0]) + 0.5
-        _fixed(1.0, 0.0, 0.0, 0.0, 1.0, 0.0, out)
-        out[2 if horizontal else 5] += math.floor(place) * 65536
+        axis = 1 if code == TRANSLATE_X else 0
+        place = magnitude * seen[axis] + 0.5
+        _fixed(1.0, 0.0, 0.0, 0.0, 1.0, 0.0, row, start)
+        row[start + 5 - 3 * axis] += math.floor(place) * 65536
         return place - math.floor(place) < 1.0 - 1e-6
     elif code == ROTATE:
-        return _rotate(magnitude, seen, out)
+        return _rotate(magnitude, seen, row, start)
     return True
 
 
@@ -187,14 +187,16 @@ def _draw(
     ops = (rows.shape[1] - HEAD) // WIDTH
     blocks = 1 if ops == 0 and not flags[1] else 2 + ops // 2
     words = np.empty(4 * blocks, np.uint64)
-    bits = np.empty(1, np.float32)
-    base = counter[0]
+    factor = np.empty(1, np.float32)
+    bits = factor.view(np.int32)
     count = 0
     for i in range(len(slots)):
-        counter[1] = np.uint64(slots[i])
+        slot = np.uint64(slots[i])
         for block in range(blocks):
-            counter[0] = base | np.uint64(block)
-            philox(key, counter, words[4 * block : 4 * block + 4])
+            place = counter[0] | np.uint64(block)
+            a, b, c, d = philox(key[0], key[1], place, slot, counter[2], counter[3])
+            words[4 * block], words[4 * block + 1] = a, b
+            words[4 * block + 2], words[4 * block + 3] = c, d
         row = rows[i]
         row[0] = (words[0] * np.uint64(space[0])) >> _SHIFT
         row[1] = (words[1] * np.uint64(space[1])) >> _SHIFT
@@ -203,11 +205,11 @@ def _draw(
             _cutout(row, words[3] * _UNIT, words[4] * _UNIT, words[5] * _UNIT, seen)
         for op in range(ops):
             code = np.int64((words[6 + 2 * op] * np.uint64(len(ranges))) >> _SHIFT)
-            low, high = ranges[code]
-            magnitude = low + (high - low) * (words[7 + 2 * op] * _UNIT)
+            low = ranges[code, 0]
+            magnitude = low + (ranges[code, 1] - low) * (words[7 + 2 * op] * _UNIT)
             column = HEAD + WIDTH * op
             row[column] = code
-            if not _parameters(code, magnitude, seen, row[column + 1 :], bits):
+            if not _parameters(code, magnitude, seen, row, column + 1, factor, bits):
                 doubtful[count, 0] = i
                 doubtful[count, 1] = column
                 doubtful[count, 2] = magnitude
