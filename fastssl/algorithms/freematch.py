@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pipelines.batch import Batch
 
 
-class FreeMatchSettings(Settings):
+class FreeSettings(Settings):
     """Settings of FreeMatch."""
 
     unlabeled_weight: float = Field(1.0, ge=0)
@@ -51,7 +51,7 @@ class FreeMatchSettings(Settings):
     """`split` runs weak views in a pass without gradient: cheaper, not the same numbers."""
 
 
-def init_state(config: FreeMatchSettings, facts: Facts) -> State:
+def init_state(config: FreeSettings, facts: Facts) -> State:
     """Every average starts at 1/C: [confidence, prediction by class, guesses by class]."""
     import torch
 
@@ -62,18 +62,13 @@ def init_state(config: FreeMatchSettings, facts: Facts) -> State:
 @algorithm(
     "freematch",
     views={"weak": "weak", "strong": "strong"},
-    config=FreeMatchSettings,
+    config=FreeSettings,
     forwards="1: labelled, weak and strong together",
     init_state=init_state,
     ratio=7,
 )
 def step(
-    nets: Nets,
-    batch: Batch,
-    state: State,
-    config: FreeMatchSettings,
-    progress: Tensor,
-    ranks: Ranks,
+    nets: Nets, batch: Batch, state: State, config: FreeSettings, progress: Tensor, ranks: Ranks
 ) -> StepOutput:
     """One step of FreeMatch."""
     import torch
@@ -94,12 +89,7 @@ def step(
         trusted = (confidence >= thresholds[guess]).to(strong.dtype)
     unlabeled_loss = hard_loss(strong, guess, trusted)  # mean over all U images
 
-    used = (strong.softmax(dim=1) * trusted[:, None]).mean(dim=0)
-    drawn = shares(strong.argmax(dim=1), classes, trusted)
-    used, drawn = torch.split(ranks.mean_with_grad(torch.cat([used, drawn])), classes)
-    balance = normalized(used, drawn)
-    logs = torch.where(balance > 0, balance, 1).log()  # 0 for a class without a guess
-    fairness = (normalized(predicted, guessed) * logs).sum()
+    fairness = (normalized(predicted, guessed) * balance(strong, trusted, ranks)).sum()
     return StepOutput(
         loss=labeled_loss
         + config.unlabeled_weight * unlabeled_loss
@@ -112,3 +102,15 @@ def step(
         guess=guess,
         trusted=trusted,
     )
+
+
+def balance(strong: Tensor, trusted: Tensor, ranks: Ranks) -> Tensor:
+    """Give log norm(b / g) [C] of the strong views that are used; 0 for a class never guessed."""
+    import torch
+
+    classes = strong.shape[1]
+    used = (strong.softmax(dim=1) * trusted[:, None]).mean(dim=0)
+    drawn = shares(strong.argmax(dim=1), classes, trusted)
+    used, drawn = torch.split(ranks.mean_with_grad(torch.cat([used, drawn])), classes)
+    ratio = normalized(used, drawn)
+    return torch.where(ratio > 0, ratio, 1).log()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pipelines.batch import Batch
 
 
-class ReMixMatchSettings(MixMatchSettings):
+class ReMixSettings(MixMatchSettings):
     """Settings of ReMixMatch."""
 
     alpha: float = Field(0.75, gt=0)
@@ -52,7 +52,7 @@ class ReMixMatchSettings(MixMatchSettings):
     """Decay of the running mean of predictions."""
 
 
-def init_state(config: ReMixMatchSettings, facts: Facts) -> State:
+def init_state(config: ReMixSettings, facts: Facts) -> State:
     """Predictions are not yet known; wanted are the class shares of the labelled set."""
     shares = facts.labeled_shares.to(facts.device).float().clone()
     return {"predicted": shares.new_zeros(len(shares)), "wanted": shares}
@@ -61,18 +61,13 @@ def init_state(config: ReMixMatchSettings, facts: Facts) -> State:
 @algorithm(
     "remixmatch",
     views={"weak": "weak", "strong": "strong", "other": "strong"},
-    config=ReMixMatchSettings,
+    config=ReMixSettings,
     forwards="1 without gradient: weak; then 1 + 3 * ratio mixed chunks; strong; strong, rotated",
     init_state=init_state,
     heads={"rotation": 4},
 )
 def step(
-    nets: Nets,
-    batch: Batch,
-    state: State,
-    config: ReMixMatchSettings,
-    progress: Tensor,
-    ranks: Ranks,
+    nets: Nets, batch: Batch, state: State, config: ReMixSettings, progress: Tensor, ranks: Ranks
 ) -> StepOutput:
     """One step of ReMixMatch."""
     import torch
@@ -113,7 +108,7 @@ def step(
     )
 
 
-def guess(logits: Tensor, state: State, config: ReMixMatchSettings, ranks: Ranks) -> Tensor:
+def guess(logits: Tensor, state: State, config: ReMixSettings, ranks: Ranks) -> Tensor:
     """Align predictions to the labelled class shares, then sharpen them."""
     answer = logits.softmax(dim=1)
     predicted = parts.average(state["predicted"], ranks.mean(answer.mean(dim=0)), config.decay)
