@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,13 +22,14 @@ from fastssl.config_files import Loaded
 from fastssl.errors import ConfigError, DataError
 from fastssl.inputs import is_many, to_picture
 from fastssl.judging import open_model, open_run
-from pipelines.convert.pictures import BadPictureError, fit, load
+from pipelines.convert.pictures import BadPictureError, fit, open_picture
 from pipelines.loader import evaluation
 from pipelines.store import Store
 from pipelines.views import centered
 
 Pixels = npt.NDArray[np.uint8]
 TOP = 5
+CPU_BATCH = 32  # pictures whose activations fit into caches; more are slower there
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,17 @@ class Predictor:
         return Prediction(top[0][0], top[0][1], top)
 
     def files(self, paths: Iterable[str], batch: int | None = None) -> Iterator[Outcome]:
-        """Answer for many files in their order; what cannot be read is told, not raised."""
+        """Answer for many files in their order; what cannot be read is told, not raised.
+
+        With `batch` the run's eval_batch the arithmetic is evaluation's to the last bit, whatever
+        the network.
+        """
         size = batch or self.batch
-        opened = self._opened(paths, 2 * size)
+        if not batch and self.device.device.type == "cpu":
+            size = min(size, CPU_BATCH)
+        # What Pillow thinks of odd files is told by our own list, or does not matter.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        opened = self._opened(paths, 4 * size)
         while group := list(itertools.islice(opened, size)):
             good = [pixels for _, pixels, _ in group if pixels is not None]
             rows = iter(self._forward(np.stack(good))) if good else iter(())
@@ -181,7 +191,7 @@ class Predictor:
         if os.path.exists(path) and not os.path.isfile(path):
             return None, "not a regular file"
         try:
-            return self.preprocessing.pixels(load(path)), ""
+            return self.preprocessing.pixels(open_picture(path)), ""
         except BadPictureError as error:
             return None, str(error)
 

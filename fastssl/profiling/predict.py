@@ -33,7 +33,7 @@ class Options:
     """Photographs in class folders."""
     pictures: int = 1_000
     """Files to predict, those of the folder again and again."""
-    size: int = 64
+    size: int = 32
     """Side of the pictures as the model sees them."""
     model: str = "wrn-28-2"
     """Network."""
@@ -79,7 +79,12 @@ def _options(given: Mapping[str, Any]) -> Options:
 
 def _train(asked: Options, folder: Path) -> Predictor:
     """Train a little on the pictures themselves, quietly."""
-    settings = {"model": asked.model, "labels": "all", "batch": 20, "steps": asked.steps}
+    settings: dict[str, Any] = {
+        "model": asked.model,
+        "labels": "all",
+        "batch": 20,
+        "steps": asked.steps,
+    }
     settings |= {"lr": 0.05, "ema": 0.5, "bn_momentum": 0.3, "tensorboard": False}
     settings |= {"eval_every": asked.steps, "eval_every_late": asked.steps}
     assert asked.folder is not None
@@ -139,7 +144,6 @@ def _record(
             "pictures": asked.pictures,
             "size": asked.size,
             "model": asked.model,
-            "batch": model.batch,
             "threads": torch.get_num_threads(),
         },
         "results": [

@@ -36,8 +36,14 @@ class Target:
 
 def load(path: str) -> Image.Image:
     """Open a picture upright, in colour, without transparency (over white), 8 bits a channel."""
+    with warnings.catch_warnings(action="ignore"):
+        return open_picture(path)
+
+
+def open_picture(path: str) -> Image.Image:
+    """Do the same in a thread, where the filter of warnings, which is global, stays as it is."""
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(path) as picture:
+        with Image.open(path) as picture:
             width, height = picture.size
             if width * height > MOST_PIXELS:
                 raise BadPictureError(

@@ -202,7 +202,7 @@ def test_bad_files_are_listed_and_the_rest_is_done(
     for name in ("bomb.png", "text.jpg", "empty.gif", "gone.png"):
         assert f"{name}: " in done.stderr
     assert "pixels" in next(line for line in done.stderr.splitlines() if "bomb.png" in line)
-    rows = list(csv.DictReader(out.open()))
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
     objects = [json.loads(line) for line in lines.read_text().splitlines()]
     assert len(rows) == len(objects) == 30
     for row, content in zip(rows, objects, strict=True):
