@@ -19,6 +19,7 @@ SUBJECTS = {
     "step": "one training step, against the reference's",
     "train": "training with every reader, against a batch that costs nothing",
     "predict": "predicting pictures (--folder)",
+    "checkpoint": "saving: what it takes from training",
     "scaling": "one process against several",
     "plan": "what bounds a run, on paper and measured",
 }

@@ -24,6 +24,7 @@ RECORDS: dict[str, list[list[str]]] = {
     "scaling": [[]],
     "train": [[]],
     "plan": [["--config", "digits", "--steps", "60"]],
+    "checkpoint": [[]],
     "photos": [["--folder", "{photos}"]],
     "predict": [["--folder", "{photos}"]],
 }
