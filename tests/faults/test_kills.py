@@ -7,14 +7,17 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipelines.verify import verify
 from tests import runs
 from tests.faults import places
+from tests.faults.conftest import Tally
 from tests.pictures import write_folder
 
 LIVES = 6  # kills in the life of one run
@@ -39,46 +42,53 @@ def finish(out: Path) -> None:
     assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
 
 
+def lives(
+    count: Tally, wanted: int, whole: Path, folder: Path, kill: Callable[[Path], bool]
+) -> None:
+    """Kill runs, each several times in its life, until there were enough kills; none may show."""
+    while count.tried < wanted:
+        out = folder / str(count.tried) / "run"
+        out.parent.mkdir(exist_ok=True)
+        killed = 0
+        for _ in range(min(LIVES, wanted - count.tried)):
+            killed += kill(out)
+        count.tried += killed
+        finish(out)
+        assert_nothing_lost(whole, out)
+        count.survived += killed
+        shutil.rmtree(out.parent)
+
+
 @pytest.mark.parametrize("kind", places.PLACES)
 def test_killed_at_a_place(kind, whole, tmp_path, tally, times):
-    count = tally(f"killed {kind}")
     dice = random.Random(kind)
-    wanted = times(1, 42)
-    for number in range(wanted):
-        out = tmp_path / str(number // LIVES) / "run"
-        out.parent.mkdir(exist_ok=True)
-        action = partial(dice.choice(places.PLACES[kind]), dice.randint(1, 3))
-        before = places.quiet(out.parent / "told", action)
-        with count:
-            code = runs.train(out, resume=True, before=before)
-            assert code in (0, -signal.SIGKILL), (out.parent / "told").read_text()
-            count.tried -= code == 0  # its place was never reached: no fault was tried
-            count.survived -= code == 0
-            if number % LIVES == LIVES - 1 or number == wanted - 1:
-                finish(out)
-                assert_nothing_lost(whole, out)
-                shutil.rmtree(out)
+
+    def kill(out: Path) -> bool:
+        action = partial(dice.choice(places.PLACES[kind]), dice.randint(1, 2))
+        child = runs.start(out, resume=True, before=places.quiet(out.parent / "told", action))
+        return died(child, out)
+
+    lives(tally(f"killed {kind}"), times(1, 30), whole, tmp_path, kill)
 
 
 def test_killed_from_outside_at_a_random_time(whole, tmp_path, tally, times):
-    count = tally("killed from outside at random times")
     dice = random.Random(0)
-    wanted, number = times(2, 80), 0
     longest = _duration(tmp_path / "timed")
-    while count.tried < wanted:
-        out = tmp_path / str(number) / "run"
-        out.parent.mkdir()
-        number += 1
-        with count:
-            for _ in range(min(LIVES, wanted)):
-                killed = _killed_after(out, dice.uniform(0, longest))
-                count.tried += killed
-                count.survived += killed
-            finish(out)
-            assert_nothing_lost(whole, out)
-            shutil.rmtree(out)
-        count.tried -= 1
-        count.survived -= 1
+
+    def kill(out: Path) -> bool:
+        child = runs.start(out, resume=True, before=places.quiet(out.parent / "told"))
+        child.join(dice.uniform(0, longest))
+        child.kill()
+        return died(child, out)
+
+    lives(tally("killed from outside at random times"), times(2, 80), whole, tmp_path, kill)
+
+
+def died(child: Any, out: Path) -> bool:
+    """Tell whether a run was killed; one that came to its end must have done so well."""
+    code = runs.ended(child)
+    assert code in (0, -signal.SIGKILL), (out.parent / "told").read_text()
+    return code != 0
 
 
 def _duration(out: Path) -> float:
@@ -86,15 +96,6 @@ def _duration(out: Path) -> float:
     began = time.monotonic()
     finish(out / "run")
     return time.monotonic() - began
-
-
-def _killed_after(out: Path, seconds: float) -> bool:
-    child = runs.start(out, resume=True, before=places.quiet(out.parent / "told"))
-    child.join(seconds)
-    child.kill()
-    code = runs.ended(child)
-    assert code in (0, -signal.SIGKILL), (out.parent / "told").read_text()
-    return code != 0
 
 
 def test_a_summary_of_an_earlier_life_is_not_taken_for_the_end(whole, tmp_path):
