@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.complete
 
+# Without cached bytecode every process of the tests would parse all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart test lint slow faults setup clean
 
 quickstart: setup
