@@ -40,9 +40,11 @@ def bits(key: Tensor, stream: int, count: int, offset: int = 0) -> Tensor:
     """Draw `count` integers of 64 random bits."""
     import torch
 
+    # Nothing here multiplies the counter itself: the compiler would fold a large factor into its
+    # own index arithmetic, which does not wrap.
     counter = torch.arange(offset, offset + count, device=key.device)
     start = _mix(key[0] + _signed(stream * _GOLDEN)) ^ key[1]
-    return _mix(_mix(start + (counter + 1) * _GOLDEN) + _mix(key[1] + stream))
+    return _mix(_mix(start + counter) + _mix(key[1] + stream))
 
 
 def uniform(key: Tensor, stream: int, count: int, offset: int = 0) -> Tensor:

@@ -10,8 +10,11 @@ KEY = torch.tensor([12345, 67890])
 MANY = 40_000
 
 
-def plausible(sample, distribution):
-    return stats.kstest(sample.double().numpy(), distribution).pvalue > 1e-3
+def plausible(draw, distribution):
+    """Test samples of many keys, and that their p-values are spread as chance would have it."""
+    keys = [KEY + torch.tensor([i, 1000 * i * i]) for i in range(40)]
+    values = [stats.kstest(draw(key).double().numpy(), distribution).pvalue for key in keys]
+    return stats.kstest(values, "uniform").pvalue > 1e-3
 
 
 def test_equal_keys_give_equal_numbers_and_others_do_not():
@@ -41,12 +44,13 @@ def test_global_generators_are_left_alone():
 def test_uniform():
     drawn = random.uniform(KEY, 0, MANY)
     assert drawn.min() > 0 and drawn.max() < 1
-    assert plausible(drawn, "uniform")
+    assert plausible(lambda key: random.uniform(key, 0, 2000), "uniform")
 
 
 def test_normal():
     drawn = random.normal(KEY, 0, MANY)
-    assert plausible(drawn, "norm") and drawn.isfinite().all()
+    assert drawn.isfinite().all()
+    assert plausible(lambda key: random.normal(key, 0, 2000), "norm")
     assert abs(torch.corrcoef(torch.stack([drawn[:-1], drawn[1:]]))[0, 1]) < 0.02
 
 
@@ -54,7 +58,7 @@ def test_normal():
 def test_beta(shape):
     drawn = random.beta(KEY, 1, MANY // 4, shape)
     assert ((drawn >= 0) & (drawn <= 1)).all()
-    assert plausible(drawn, stats.beta(shape, shape).cdf)
+    assert plausible(lambda key: random.beta(key, 1, 2000, shape), stats.beta(shape, shape).cdf)
 
 
 def test_permutation():
@@ -68,3 +72,16 @@ def test_choice():
     drawn = random.choice(KEY, 0, MANY, 4)
     counts = torch.bincount(drawn, minlength=4)
     assert len(counts) == 4 and (counts - MANY / 4).abs().max() < 500
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own making
+def test_the_compiler_draws_the_same_bits():
+    torch._dynamo.reset()
+
+    def draw(key):
+        return random.bits(key, 7, 50, offset=3), random.permutation(key, 0, 50)
+
+    compiled = torch.compile(draw, fullgraph=True)
+    for i in range(3):
+        for got, wanted in zip(compiled(KEY + i), draw(KEY + i), strict=True):
+            assert torch.equal(got, wanted)
