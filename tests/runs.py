@@ -29,6 +29,7 @@ TINY = [
     "loader_threads=1",
     "eval_batch=360",
     "tensorboard=false",
+    "compile=off",
 ]
 TIMES = {"seconds", "speed/images_per_s", "speed/data_wait"}  # what may differ between equal runs
 TRIP_TIMES = {"train_seconds", "seconds", "waited"}

@@ -81,7 +81,11 @@ def test_interrupted(number, pets, tmp_path):
     out = tmp_path / "out"
     command = ["convert", str(pets), str(out), "--format", "dali", "--size", "64", "--workers", "2"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fastssl", *command], stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "fastssl", *command],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # A test that runs in the background ignores SIGINT, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for(tmp_path / ".out.partial" / "train-00000.tar", process)
     process.send_signal(number)
