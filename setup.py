@@ -16,7 +16,10 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["fastssl*", "pipelines*", "configs*"]),
-    package_data={"configs": ["*.yaml", "paper/*.yaml"], "fastssl": ["**/*.yaml", "report/page*.*"]},
+    package_data={
+        "configs": ["*.yaml", "paper/*.yaml"],
+        "fastssl": ["**/*.yaml", "report/page*.*"],
+    },
     install_requires=[
         "torch>=2.14",
         "torchvision>=0.29",
