@@ -27,7 +27,7 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         """Return what is registered under `name`."""
-        if name in self._items:
+        if name in self:
             return self._items[name]
         near = get_close_matches(str(name), self._items, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"take one of: {', '.join(self)}"
@@ -35,7 +35,7 @@ class Registry(Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         """Tell whether `name` is registered."""
-        return name in self._items
+        return isinstance(name, str) and name in self._items
 
     def __iter__(self) -> Iterator[str]:
         """Walk the names in alphabetical order."""

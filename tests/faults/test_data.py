@@ -40,7 +40,7 @@ def fail_at(batch: int, error: BaseException) -> None:
 def test_a_hung_reader_is_told_of_and_the_run_goes_on_later(whole, tmp_path, tally):
     out, told = tmp_path / "run", tmp_path / "told"
     with tally("hung reader"):
-        before = places.quiet(told, partial(hang_at, 7, 0.5))
+        before = places.quiet(told, partial(hang_at, 6, 0.5))
         assert runs.train(out, before=before) == 5, told.read_text()
         text = told.read_text()
         assert "ResidentReader gave no batch" in text and "Traceback" not in text
@@ -55,7 +55,7 @@ def test_a_hung_reader_is_told_of_and_the_run_goes_on_later(whole, tmp_path, tal
 def test_a_data_thread_that_dies(error, code, whole, tmp_path, tally):
     out, told = tmp_path / "run", tmp_path / "told"
     with tally("dead data thread"):
-        before = places.quiet(told, partial(fail_at, 7, error))
+        before = places.quiet(told, partial(fail_at, 6, error))
         assert runs.train(out, before=before) == code, told.read_text()
         assert "Traceback" not in told.read_text()
         assert runs.last(out)["trip"]["step"] == 3

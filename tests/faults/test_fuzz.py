@@ -76,6 +76,10 @@ WORDS = st.lists(
     max_size=4,
 )
 
+# What hypothesis tries depends on what is imported, so a finding here is a matter of chance:
+# `make faults` looks for them, and each becomes an example in the unit tests.
+pytestmark = pytest.mark.faults
+
 
 @contextmanager
 def bounded() -> Iterator[None]:

@@ -16,7 +16,7 @@ from tests import runs
 
 @pytest.fixture
 def run(data):
-    loaded = load("digits", [*runs.TINY, "steps=1000"])
+    loaded = load("digits", [*runs.TINY, "steps=1000", "compile=auto"])
     made = assemble(loaded, devices.choose(loaded.config))
     yield made
     made.loader.close()
@@ -57,7 +57,7 @@ def test_what_was_chosen_is_kept_on_resume(data, tmp_path):
     config = yaml.safe_load((out / "config.yaml").read_text())
     assert config["compile"] == "off" and config["precision"] == "fp32"
     (out / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "max"}))
-    loaded = load("digits", [*runs.TINY, "steps=3"])
+    loaded = load("digits", [*runs.TINY, "steps=3", "compile=auto"])
     from fastssl.folder import RunFolder
     from fastssl.launch import fixed, same_run
 

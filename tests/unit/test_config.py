@@ -41,6 +41,7 @@ def test_all_mistakes_are_told_at_once_with_the_nearest_name():
         (["steps=0"], "steps is 0"),
         (["steps=true"], "steps is true"),
         (["algorithm=flexmtch"], "no algorithm is named 'flexmtch'"),
+        (["algorithm=[]"], "no algorithm is named []"),
         (["data=cifar11"], "did you mean cifar10?"),
         (["model=wrn-11-2"], "wrn-11-2"),
         (["lr=nan"], "lr is 'nan'"),
