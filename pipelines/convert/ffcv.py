@@ -31,6 +31,9 @@ def page_size(shape: tuple[int, int]) -> int:
 
 def load() -> None:
     """Import ffcv, which takes seconds, before anyone looks at a clock."""
+    # A plain import would leave torch with one thread: a run that converts its digits first
+    # would train at half the rate.
+    import_ffcv()
     import_module("ffcv.writer")
 
 

@@ -1,11 +1,13 @@
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import torch
 torch.set_num_threads(2)
-from pipelines.importing import import_ffcv
-import_ffcv()
+from {module} import {name}
+{name}()
 assert torch.get_num_threads() == 2
 from ffcv.pipeline.compiler import Compiler
 Compiler.set_num_threads(1)
@@ -13,5 +15,9 @@ assert torch.get_num_threads() == 2
 """
 
 
-def test_the_import_of_ffcv_leaves_the_model_s_threads_alone():
-    subprocess.run([sys.executable, "-W", "error::FutureWarning", "-c", CODE], check=True)
+@pytest.mark.parametrize(
+    ("module", "name"), [("pipelines.importing", "import_ffcv"), ("pipelines.convert.ffcv", "load")]
+)
+def test_the_import_of_ffcv_leaves_the_model_s_threads_alone(module, name):
+    code = CODE.format(module=module, name=name)
+    subprocess.run([sys.executable, "-W", "error::FutureWarning", "-c", code], check=True)
