@@ -27,6 +27,7 @@ from fastssl.trip import Trip
 FREE = {"max_time", "threads", "loader_threads", "device", "reader", "tensorboard", "store"}
 FREE |= {"log_every", "eval_batch", "compile", "checkpoint_every"}
 LOCAL = {"store", "threads", "loader_threads", "reader"}  # what may differ between ranks
+REHEARSED, PATIENCE = 10, 20.0  # steps, and seconds, of a dry run
 
 
 def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
@@ -191,7 +192,8 @@ def finish(training: Training, folder: RunFolder, display: Display, told: int) -
 
 
 def rehearse(loaded: Loaded, device: devices.Device, ranks: Any) -> int:
-    """Take two steps, write nothing, and say how long the run would take."""
+    """Take a few steps, write nothing, and say how long the run would take."""
+    import statistics
     import time
 
     from fastssl.training import take_step
@@ -202,11 +204,15 @@ def rehearse(loaded: Loaded, device: devices.Device, ranks: Any) -> int:
         for line in start_lines(run, "nothing is written", 0):
             display.say(line)
         progress = torch.zeros((), device=device.device)
-        for step, batch in enumerate(run.loader.iterate(0, min(3, loaded.config.steps))):
+        times: list[float] = []
+        for step, batch in enumerate(run.loader.iterate(0, min(REHEARSED, loaded.config.steps))):
             began = time.monotonic()
             float(take_step(run, batch, step, progress).loss.detach())
-            spent = time.monotonic() - began
+            times.append(time.monotonic() - began)
+            if step >= 2 and sum(times) > PATIENCE:
+                break
         run.loader.close()
+    spent = statistics.median(times[2:] or times)  # the first two warm up
     hours = spent * loaded.config.steps / 3600
     display.say(f"dry run: {spent * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
     return 0

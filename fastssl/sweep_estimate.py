@@ -75,7 +75,7 @@ def measured(cells: list[Cell], folder: Path) -> dict[Kind, float]:
 
 
 def rehearse(cell: Cell) -> float | None:
-    """Try three steps of a cell in a process of its own; None where that fails."""
+    """Try a few steps of a cell in a process of its own; None where that fails."""
     line = [sys.executable, "-m", "fastssl", "train", cell.config, *cell.words(), "--dry-run"]
     ended = subprocess.run(line, capture_output=True, text=True)
     found = re.search(r"dry run: ([\d.]+) ms a step", ended.stdout + ended.stderr)

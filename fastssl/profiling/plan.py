@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fastssl.errors import ConfigError
-from fastssl.profiling.measure import environment
+from fastssl.profiling.measure import Measured, environment, interleave
 
 HIDDEN = 0.5  # share of a step, its backward pass, behind which gradients travel
 
@@ -89,6 +89,8 @@ class Options:
     """Bytes a second between ranks."""
     steps: int = 12
     """Steps that each measurement takes."""
+    repetitions: int = 5
+    """Counted rounds, in which all measurements take turns; one more warms up."""
     check: bool = True
     """Take real steps too, and say how far the plan is off."""
 
@@ -105,10 +107,17 @@ def run(config: str = "digits", overrides: Iterable[str] = (), **options: Any) -
     from fastssl.profiling import plan_rates
 
     with plan_rates.opened(asked.config, list(asked.overrides)) as base:
-        rates, load = plan_rates.rates(base, asked), plan_rates.load_of(base)
-        plan = predict(rates, load, asked.world)
-        measured = plan_rates.real(base, asked.steps) if asked.check and asked.world == 1 else None
-    return _record(asked, rates, load, plan, measured)
+        load = plan_rates.load_of(base)
+        measured = interleave(plan_rates.cases(base, asked), asked.repetitions)
+    rates = _rates(asked, measured)
+    return _record(asked, rates, load, predict(rates, load, asked.world), measured)
+
+
+def _rates(asked: Options, measured: Mapping[str, Measured]) -> Rates:
+    """Take the rates that were given, and the measured ones where none was."""
+    found = {name: case.median for name, case in measured.items() if name != "measured"}
+    given = {name: getattr(asked, name) for name in UNITS if getattr(asked, name) is not None}
+    return Rates(**{**found, **given})
 
 
 def _record(
@@ -116,27 +125,26 @@ def _record(
     rates: Rates,
     load: Load,
     plan: Mapping[str, Any],
-    measured: float | None,
+    measured: Mapping[str, Measured],
 ) -> dict[str, Any]:
-    given = {name: value for name, value in asdict(rates).items() if value}
-    results = [
-        {"name": name, "rate": round(value, 1), "unit": UNITS[name], "spread": 0.0}
-        for name, value in given.items()
-    ]
-    results.append(
-        {"name": "plan", "rate": plan["images_per_s"], "unit": "images/s", "spread": 0.0}
-    )
-    ratio = {}
-    if measured:
-        results.append(
-            {"name": "measured", "rate": round(measured, 1), "unit": "images/s", "spread": 0.0}
-        )
-        ratio["plan"] = round(plan["images_per_s"] / measured, 3)
+    values = {name: value for name, value in asdict(rates).items() if value}
+    values["plan"] = plan["images_per_s"]
+    if "measured" in measured:
+        values["measured"] = measured["measured"].median
+    ratio = {"plan": round(values["plan"] / values["measured"], 3)} if "measured" in values else {}
     return {
         "what": "plan",
         "environment": environment(),
         "settings": asdict(asked),
-        "results": results,
+        "results": [
+            {
+                "name": name,
+                "rate": round(value, 1),
+                "unit": UNITS.get(name, "images/s"),
+                "spread": round(measured[name].spread, 1) if name in measured else 0.0,
+            }
+            for name, value in values.items()
+        ],
         "ratio": ratio,
         "load": asdict(load),
         "plan": dict(plan),

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +19,9 @@ import torch
 from fastssl import devices
 from fastssl.assemble import Run, assemble
 from fastssl.config_files import load
-from fastssl.profiling.plan import Load, Rates
+from fastssl.profiling.plan import Load
 from fastssl.training import take_step
+from pipelines.batch import Batch
 
 if TYPE_CHECKING:
     from fastssl.profiling.plan import Options
@@ -50,14 +53,13 @@ def load_of(base: Run) -> Load:
     )
 
 
-def rates(base: Run, asked: Options) -> Rates:
-    """Return the rates that are given, and measure the others."""
-    return Rates(
-        decode=_decode(base, asked.steps) if asked.decode is None else asked.decode,
-        views=_views(base, asked.steps) if asked.views is None else asked.views,
-        step=_step(base, asked.steps) if asked.step is None else asked.step,
-        link=asked.link,
-    )
+def cases(base: Run, asked: Options) -> dict[str, Callable[[], float]]:
+    """Return what must be measured: the rates that were not given, and real steps to check by."""
+    parts = {"decode": _decode, "views": _views, "step": _step}
+    wanted = {name: part for name, part in parts.items() if getattr(asked, name) is None}
+    if asked.check and asked.world == 1:
+        wanted["measured"] = _real
+    return {name: partial(part, base, asked.steps) for name, part in wanted.items()}
 
 
 def _decode(base: Run, steps: int) -> float:
@@ -77,33 +79,32 @@ def _views(base: Run, steps: int) -> float:
     loader = base.loader
     plan = loader._plan(0)
     (pixels,) = (np.array(one) for one in loader.reader.stream(iter([plan.indices])))
-    out, count = loader._buffers(), load_of(base).views
+    out = loader._buffers()
     times = []
     for _ in range(WARMUP + steps):
         began = time.perf_counter()
         loader._make(plan, pixels, out)
         times.append(time.perf_counter() - began)
-    return count / float(np.median(times[WARMUP:]))
+    return load_of(base).views / float(np.median(times[WARMUP:]))
 
 
 def _step(base: Run, steps: int) -> float:
     """Take steps on one batch that costs nothing."""
     batch = copy.deepcopy(base.loader.batch(0))
-    progress = torch.zeros((), device=base.device.device)
-    times = []
-    for step in range(WARMUP + steps):
-        began = time.perf_counter()
-        float(take_step(base, batch, step, progress).loss.detach())
-        times.append(time.perf_counter() - began)
-    return load_of(base).images / float(np.median(times[WARMUP:]))
+    return _learn(base, repeat(batch, WARMUP + steps))
 
 
-def real(base: Run, steps: int) -> float:
-    """Train for some steps as a run does; return images a second."""
+def _real(base: Run, steps: int) -> float:
+    """Train for some steps as a run does."""
+    return _learn(base, base.loader.iterate(0, WARMUP + steps))
+
+
+def _learn(base: Run, batches: Iterable[Batch]) -> float:
+    """Take a step on every batch; return images a second."""
     progress = torch.zeros((), device=base.device.device)
     times = []
     began = time.perf_counter()
-    for step, batch in enumerate(base.loader.iterate(0, WARMUP + steps)):
+    for step, batch in enumerate(batches):
         float(take_step(base, batch, step, progress).loss.detach())
         times.append(time.perf_counter() - began)
         began = time.perf_counter()
