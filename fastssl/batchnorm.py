@@ -56,20 +56,24 @@ class RankBatchNorm2d(nn.BatchNorm2d):
 
 
 class _Normalize(torch.autograd.Function):
-    """Normalise by the mean and variance over all ranks."""
+    """Normalise by the mean and variance over all ranks.
+
+    Only torch's own BatchNorm kernels touch the images: sums over the channels of a channels-last
+    tensor by other operations took twenty times as long.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        variance, mean = torch.var_mean(_full(x), dim=(0, 2, 3), correction=0)
-        mean, variance = mean.double(), variance.double()
+        moments = torch.batch_norm_update_stats(_full(x), None, None, 0.0)
+        mean, variance = (moment.double() for moment in moments)
         # a rank's second moment; all ranks hold equally many images, so moments just average
         mean, square = _average(torch.stack([mean, variance + mean**2]))
         variance = (square - mean**2).clamp_min(0)
-        scale = (variance + eps).rsqrt()
         like = weight.dtype
-        ctx.save_for_backward(x, weight, mean.to(like), scale.to(like))
+        ctx.save_for_backward(x, weight, mean.to(like), variance.to(like))
+        ctx.eps = eps
         normalized = F.batch_norm(x, mean.to(like), variance.to(like), weight, bias, eps=eps)
         ctx.mark_non_differentiable(mean, variance)
         return normalized, mean, variance
@@ -78,14 +82,17 @@ class _Normalize(torch.autograd.Function):
     def backward(  # type: ignore[override]
         ctx: Any, grad: Tensor, *_: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, None]:
-        x, weight, mean, scale = ctx.saved_tensors
-        full = _full(grad)
-        standard = (_full(x) - _wide(mean)) * _wide(scale)
-        by_bias = full.sum(dim=(0, 2, 3))
-        by_weight = (full * standard).sum(dim=(0, 2, 3))
+        x, weight, mean, variance = ctx.saved_tensors
+        full, images = _full(grad), _full(x)
+        # As if mean and variance were constants; then what passes through them.
+        by_input, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
+            full, images, weight, mean, variance, None, None, False, ctx.eps, [True, True, True]
+        )
         count = x.numel() // x.shape[1]
-        shift, slope = _average(torch.stack([by_bias, by_weight]).double() / count).to(full.dtype)
-        by_input = (full - _wide(shift) - standard * _wide(slope)) * _wide(weight * scale)
+        sums = torch.stack([by_bias, by_weight]).double() / count
+        shift, slope = _average(sums).to(full.dtype)
+        scale = -weight * (variance + ctx.eps).rsqrt()
+        by_input += F.batch_norm(images, mean, variance, scale * slope, scale * shift, eps=ctx.eps)
         return by_input.to(x.dtype), by_weight, by_bias, None
 
 
@@ -93,10 +100,9 @@ def _full(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def _wide(channels: Tensor) -> Tensor:
-    return channels[:, None, None]
-
-
 def _average(values: Tensor) -> Tensor:
-    dist.all_reduce(values)
-    return values / dist.get_world_size()
+    """Average over ranks; gathering a few numbers takes one trip where a reduction takes two."""
+    world = dist.get_world_size()
+    every = values.new_empty(world * len(values), *values.shape[1:])
+    dist.all_gather_into_tensor(every, values)
+    return every.view(world, *values.shape).mean(dim=0)

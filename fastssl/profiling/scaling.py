@@ -1,7 +1,7 @@
 """Weak scaling: images a second of one process and of several, one thread and one batch each.
 
-Each measurement is a torchrun of its own, and the numbers of processes take turns. A process
-started by torchrun runs this module's `main` and prints seconds a step.
+Several processes are started by one torchrun. Round after round the first of them learns alone
+while the others wait, then all learn together: whatever slows the machine slows both.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fastssl.errors import ConfigError, ResourceError
-from fastssl.profiling.measure import environment, interleave
+from fastssl.profiling.measure import Measured, environment
 
-WARMUP = 3  # DDP settles its buckets in the first steps
+WARMUP = 1  # rounds: DDP settles its buckets in the first steps
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class Options:
     """What can be asked of this measurement."""
 
     processes: int = 2
-    """Largest number of processes."""
+    """Processes of the larger case."""
     model: str = "wrn-28-2"
     """Network."""
     batch: int = 8
     """Labelled images of one process."""
     size: int = 32
     """Pixels of a side."""
-    steps: int = 6
+    steps: int = 3
     """Steps of one repetition."""
-    repetitions: int = 3
+    repetitions: int = 9
     """Counted rounds; one more warms up."""
 
 
@@ -49,23 +49,23 @@ def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]
                 f"scaling has no option {name!r}", f"take: {', '.join(sorted(known))}"
             )
     asked = Options(**given)
-    worlds = (1, asked.processes)
-    cases = {str(world): _case(asked, world) for world in worlds}
-    measured = interleave(cases, asked.repetitions)
-    one, many = (measured[str(world)] for world in worlds)
+    if asked.processes < 2 or min(asked.steps, asked.repetitions) < 1:
+        raise ConfigError("scaling wants 2 processes, 1 step and 1 round at least", "type more")
+    one, many = (Measured(tuple(values), 0.0) for values in launch(asked))
     gain = many.median / one.median
+    rows = {"1 process": one, f"{asked.processes} processes": many}
     return {
         "what": "scaling",
         "environment": environment(),
         "settings": asdict(asked),
         "results": [
             {
-                "name": f"{world} process{'es' if world > 1 else ''}",
-                "rate": round(measured[str(world)].median, 2),
+                "name": name,
+                "rate": round(case.median, 2),
                 "unit": "images/s",
-                "spread": round(measured[str(world)].spread, 2),
+                "spread": round(case.spread, 2),
             }
-            for world in worlds
+            for name, case in rows.items()
         ],
         "ratio": {"processes": round(gain, 3)},
         "says": (
@@ -75,45 +75,51 @@ def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]
     }
 
 
-def _case(asked: Options, world: int) -> Callable[[], float]:
-    words = [str(value) for value in (asked.model, asked.batch, asked.size, asked.steps)]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launch, f"--nproc-per-node={world}", "-m", "fastssl.profiling.scaling", *words]
+def launch(asked: Options) -> tuple[list[float], list[float]]:
+    """Start the processes; return images a second of one and of all, a number a round."""
+    words = [str(value) for value in asdict(asked).values()][1:]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    program = [f"--nproc-per-node={asked.processes}", "-m", "fastssl.profiling.scaling", *words]
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-
-    def case() -> float:
-        done = subprocess.run(
-            command, env={**os.environ, **threads}, capture_output=True, text=True
-        )
-        if done.returncode:
-            raise ResourceError("torchrun failed", done.stderr.strip()[-300:] or "no message")
-        return float(json.loads(done.stdout.strip().splitlines()[-1])["images_per_s"])
-
-    return case
+    done = subprocess.run(
+        [*torchrun, *program], env={**os.environ, **threads}, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise ResourceError("torchrun failed", done.stderr.strip()[-300:] or "no message")
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return found["one"], found["all"]
 
 
-def main(model: str, batch: int, size: int, steps: int) -> None:
+def main(model: str, batch: int, size: int, steps: int, repetitions: int) -> None:
     """Measure in one process of torchrun; rank 0 prints."""
     import torch
 
     from fastssl.distribute import join
     from fastssl.profiling.parts import RATIO, make_batch, make_run
+    from fastssl.ranks import SingleRank
     from fastssl.training import take_step
 
     torch.set_num_threads(1)
     group = join()
-    ranks = group.ranks
-    run = make_run(model, batch, size, 5000, ranks=ranks)
-    batches = [make_batch(batch, size, 5000, seed, ranks=ranks) for seed in range(2)]
+    rates: dict[str, list[float]] = {"one": [], "all": []}
+    cases = {}
+    for name, ranks in (("one", SingleRank()), ("all", group.ranks)):
+        run = make_run(model, batch, size, 5000, ranks=ranks)
+        cases[name] = run, make_batch(batch, size, 5000, 0, ranks=ranks)
     progress = torch.zeros(())
-    for step in range(WARMUP + steps):
-        if step == WARMUP:
+    for repetition in range(WARMUP + repetitions):
+        for name, (run, images) in cases.items():
+            group.ranks.loudest(0)  # the others wait here, at no cost, while the first is alone
+            if name == "one" and group.ranks.rank:
+                continue
             began = time.perf_counter()
-        take_step(run, batches[step % 2], step, progress)
-    spent = time.perf_counter() - began
-    if ranks.rank == 0:
-        images = (1 + RATIO) * batch * ranks.world * steps
-        print(json.dumps({"images_per_s": images / spent}), flush=True)
+            for step in range(steps):
+                take_step(run, images, step, progress)
+            spent = time.perf_counter() - began
+            if repetition >= WARMUP:
+                rates[name].append((1 + RATIO) * batch * run.ranks.world * steps / spent)
+    if group.ranks.rank == 0:
+        print(json.dumps(rates), flush=True)
     group.leave()
 
 

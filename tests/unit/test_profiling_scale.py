@@ -99,26 +99,26 @@ def test_the_record_of_a_plan(data):
 
 
 def test_the_record_of_scaling(monkeypatch):
-    rates = {1: 10.0, 2: 18.0}
-    monkeypatch.setattr(scaling, "_case", lambda asked, world: lambda: rates[world])
-    record = scaling.run(repetitions=2)
+    monkeypatch.setattr(scaling, "launch", lambda asked: ([10.0, 12.0, 9.0], [18.0, 17.0, 30.0]))
+    record = scaling.run(repetitions=3)
     assert record["ratio"] == {"processes": 1.8} and "90%" in record["says"]
     with pytest.raises(ConfigError, match="no option"):
         scaling.run(colour=1)
+    with pytest.raises(ConfigError, match="2 processes"):
+        scaling.run(processes=1)
 
 
 def test_a_torchrun_that_fails_is_told(monkeypatch):
-    case = scaling._case(scaling.Options(), 2)
     failed = subprocess.CompletedProcess([], 1, "", "no port")
     monkeypatch.setattr(subprocess, "run", lambda *a, **b: failed)
     with pytest.raises(ResourceError, match="torchrun failed"):
-        case()
+        scaling.launch(scaling.Options())
 
 
-def test_one_process_measures_itself(monkeypatch, capsys):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    scaling.main("wrn-10-1", 2, 8, 2)
-    assert json.loads(capsys.readouterr().out)["images_per_s"] > 0
+def test_two_processes_measure_themselves():
+    asked = scaling.Options(model="wrn-10-1", batch=2, size=8, steps=1, repetitions=2)
+    one, both = scaling.launch(asked)
+    assert len(one) == len(both) == 2 and min(one + both) > 0
 
 
 def fake_subject(monkeypatch, found):
