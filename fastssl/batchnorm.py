@@ -104,5 +104,5 @@ def _average(values: Tensor) -> Tensor:
     """Average over ranks; gathering a few numbers takes one trip where a reduction takes two."""
     world = dist.get_world_size()
     every = values.new_empty(world * len(values), *values.shape[1:])
-    dist.all_gather_into_tensor(every, values)
+    dist.all_gather_single(every, values)
     return every.view(world, *values.shape).mean(dim=0)

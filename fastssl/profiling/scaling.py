@@ -29,13 +29,13 @@ class Options:
     """Processes of the larger case."""
     model: str = "wrn-28-2"
     """Network."""
-    batch: int = 8
+    batch: int = 16
     """Labelled images of one process."""
     size: int = 32
     """Pixels of a side."""
-    steps: int = 3
+    steps: int = 2
     """Steps of one repetition."""
-    repetitions: int = 9
+    repetitions: int = 7
     """Counted rounds; one more warms up."""
 
 
