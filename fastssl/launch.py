@@ -164,7 +164,8 @@ def write_start(run: Run, folder: RunFolder) -> None:
     try:
         if not folder.started():
             text = yaml.safe_dump(run.loaded.as_dict(), sort_keys=False)
-            write_json(folder.environment, machine.facts())
+            facts = {**machine.facts(), "class_names": run.store.class_names}
+            write_json(folder.environment, facts)
             write_whole(folder.config, text.encode())
     except OSError as error:
         raise cannot_write(folder.path, error) from error

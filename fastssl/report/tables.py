@@ -234,11 +234,15 @@ def average(means: dict[str, list[Stat | None]], c: int) -> float:
 
 
 def class_names(cell: Cell, count: int) -> list[str]:
-    """Return the names of the classes as far as the table of data sets knows them."""
+    """Return the names of the classes: the run's own, those of the data set, or numbers."""
     from pipelines.datasets import DATASETS
 
-    names = DATASETS[cell.data].class_names if cell.data in DATASETS else None
-    return list(names) if names and len(names) == count else [str(c) for c in range(count)]
+    known = [run.environment.get("class_names") for run in cell.runs]
+    known.append(DATASETS[cell.data].class_names if cell.data in DATASETS else None)
+    for names in known:
+        if isinstance(names, list | tuple) and len(names) == count:
+            return [str(name) for name in names]
+    return [str(c) for c in range(count)]
 
 
 def speed(cells: list[Cell]) -> Table:

@@ -48,6 +48,8 @@ def test_a_run_leaves_all_it_promises_and_says_what_to_type_next(finished):
     for key in ("best_error", "median_error", "steps", "seconds", "images_per_s", "data_wait"):
         assert isinstance(summary[key], int | float), key
     assert summary["best_chosen_on"] == "test set"
+    noted = json.loads((out / "environment.json").read_text())["class_names"]
+    assert noted == [str(digit) for digit in range(10)]
     starts = [line.split()[0] for line in done.stderr.splitlines()[:6]]
     assert starts == ["data", "learn", "model", "device", "reader", "run"]
     assert f"next: fastssl eval {out}" in done.stderr

@@ -137,6 +137,16 @@ def test_names_are_escaped_wherever_they_stand(tmp_path):
     assert {row["data"] for row in rows} == {EVIL, "digits"}
 
 
+def test_classes_have_the_names_that_the_run_noted(tmp_path):
+    write_run(tmp_path / "a", changes={"data": "own"}, classes=2)
+    place = tmp_path / "a" / "environment.json"
+    place.write_text(json.dumps({"class_names": ["cat & co", EVIL]}))
+    page = read(tmp_path, "html")
+    assert "cat &amp; co" in page and html.escape(EVIL) in page and "<script>alert" not in page
+    place.write_text(json.dumps({"class_names": ["cat & co"]}))  # not as many as the metrics have
+    assert "cat &amp; co" not in read(tmp_path, "html")
+
+
 def test_links_go_from_the_report_to_the_runs(tmp_path):
     write_run(tmp_path / "runs" / "one run")
     out = tmp_path / "sub" / "page.html"
