@@ -67,6 +67,8 @@ class Run:
         else:
             split, indices = "test", np.arange(self.store.splits["test"].count)
         share = np.array_split(indices, self.ranks.world)[self.ranks.rank]
+        if not len(share):  # fewer images than ranks
+            return iter(())
         return evaluation(
             self.store,
             split,

@@ -20,9 +20,12 @@ TOP = 5
 
 @torch.inference_mode()
 def predict(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: Device
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: Device, classes: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Return the logits [n, C] and the labels [n] of all batches, on the device, in order."""
+    """Return the logits [n, C] and the labels [n] of all batches, on the device, in order.
+
+    Where there is no batch, as on a rank whose share is empty, n is 0 and C is `classes`.
+    """
     was = model.training
     model.eval()
     logits, labels = [], []
@@ -31,6 +34,9 @@ def predict(
             logits.append(model(images).float().clone())
         labels.append(truth.clone())
     model.train(was)
+    if not logits:
+        none = torch.empty(0, dtype=torch.int64, device=device.device)
+        return torch.empty((0, classes), device=device.device), none
     return torch.cat(logits), torch.cat(labels)
 
 

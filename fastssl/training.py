@@ -226,7 +226,7 @@ class Training:
     def judge(self, part: str) -> dict[str, Any]:
         """Evaluate on one part of the data, shared over ranks."""
         logits, labels = evaluation.predict(
-            self.run.ema.model, self.run.evaluation(part), self.run.device
+            self.run.ema.model, self.run.evaluation(part), self.run.device, self.run.store.classes
         )
         logits, labels = map(self.run.ranks.gather_uneven, (logits, labels))
         if self.record and part == "test":

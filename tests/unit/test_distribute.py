@@ -76,6 +76,16 @@ def test_all_stop_at_one_step_and_go_on_with_another_number_of_ranks(data, tmp_p
     assert torch.equal(*marks) and (marks[0] >= 0).any()
 
 
+def test_a_rank_without_an_image_to_evaluate_takes_part(data, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    words = (*SETTINGS, "steps=2", "validation=1")  # the second rank's share of it is empty
+    assert ranked.train(1, one, *words, before=ranked.in_double) == [0]
+    assert ranked.train(2, two, *words, before=ranked.in_double) == [0, 0], ranked.told(two, 1)
+    alone, shared = (runs.metrics(out)[-1] for out in (one, two))
+    assert alone["validation_error"] == shared["validation_error"]
+    assert alone["error"] == pytest.approx(shared["error"])
+
+
 def bad_data(rank):
     if rank == 1:
         runs.before_step(2, raise_bad_data)

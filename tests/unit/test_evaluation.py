@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
-from fastssl import evaluation
+from fastssl import devices, evaluation
 
 
 def some(classes, n=300, seed=0):
@@ -61,3 +61,12 @@ def test_many_classes_and_absent_classes():
     found = evaluation.judge(logits[keep], labels[keep])
     assert found["class_accuracy"][3] == 0
     assert 0 < found["auc"] < 1
+
+
+def test_no_batch_at_all_gives_tables_of_the_right_shape():
+    model = torch.nn.Linear(2, 3)
+    device = devices.Device(torch.device("cpu"), "fp32", 1, 1)
+    logits, labels = evaluation.predict(model, iter(()), device, 3)
+    assert (logits.shape, logits.dtype) == ((0, 3), torch.float32)
+    assert (labels.shape, labels.dtype) == ((0,), torch.int64)
+    assert model.training
