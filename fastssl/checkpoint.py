@@ -70,7 +70,7 @@ def files(folder: RunFolder) -> list[Path]:
     if not folder.checkpoints.is_dir():
         return []
     found = [p for p in folder.checkpoints.iterdir() if NAME.fullmatch(p.name)]
-    return sorted((p for p in found if not p.is_symlink()), key=lambda p: p.name, reverse=True)
+    return sorted((p for p in found if not p.is_symlink()), key=step_of, reverse=True)
 
 
 def newest(folder: RunFolder, tell: Callable[[str], None]) -> dict[str, Any] | None:
@@ -108,16 +108,23 @@ class Writer:
         self._busy = False
         self._closed = False
         self._failure: BaseException | None = None
-        for path in folder.checkpoints.glob(".*.ckpt.new"):  # what a killed run was writing
-            path.unlink(missing_ok=True)
+        if not folder.checkpoints.is_symlink():
+            for path in folder.checkpoints.glob(".*.ckpt.new"):  # what a killed run was writing
+                path.unlink(missing_ok=True)
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
 
     def save(self, name: str, content: dict[str, Any]) -> None:
-        """Hand a snapshot over; a waiting one of the same name is replaced."""
+        """Hand a snapshot over; one of its kind that still waits is replaced.
+
+        So no more than two wait, the last and the best, however slow the disk is.
+        """
+        periodic = NAME.fullmatch(name)
         with self._changed:
             self._raise()
-            self._jobs.pop(name, None)
+            waiting = {other for other in self._jobs if periodic and NAME.fullmatch(other)}
+            for other in waiting | {name}:
+                self._jobs.pop(other, None)
             self._jobs[name] = content
             self._changed.notify_all()
 
@@ -159,7 +166,7 @@ class Writer:
                 if self.folder.metrics.exists():
                     sync(self.folder.metrics)
                 write_whole(self.folder.checkpoints / name, seal(content))
-                self._prune()
+                self._prune(self.folder.checkpoints / name)
             except BaseException as error:  # told to the training thread, which stops the run
                 self._failure = error
             with self._changed:
@@ -168,12 +175,21 @@ class Writer:
                     self._jobs.clear()
                 self._changed.notify_all()
 
-    def _prune(self) -> None:
-        # Only after the new file is in place, and never through a link.
-        for path in files(self.folder)[KEEP:]:
+    def _prune(self, new: Path) -> None:
+        # Only after the new file is in place, and never through a link. Later steps than its own
+        # were left by an earlier life and may be damaged: they do not count as kept.
+        if self.folder.checkpoints.is_symlink() or not NAME.fullmatch(new.name):
+            return
+        older = [path for path in files(self.folder) if step_of(path) < step_of(new)]
+        for path in older[KEEP - 1 :]:
             path.unlink(missing_ok=True)
 
 
 def step_name(step: int) -> str:
     """Return the file name of a step's checkpoint."""
     return f"step-{step:08d}.ckpt"
+
+
+def step_of(path: Path) -> int:
+    """Return the step in the name of a checkpoint."""
+    return int(path.stem.removeprefix("step-"))

@@ -76,6 +76,70 @@ def test_pruning_never_follows_a_link(folder, tmp_path):
     assert link.is_symlink() and precious.read_bytes() == b"mine"
 
 
+def names(folder):
+    return [path.name for path in checkpoint.files(folder)]
+
+
+def test_pruning_counts_only_what_is_older_than_the_new_one(folder):
+    write(folder, 6)
+    for step in (8, 10):
+        (folder.checkpoints / checkpoint.step_name(step)).write_bytes(b"damaged")
+    write(folder, 7)
+    assert names(folder) == [checkpoint.step_name(step) for step in (10, 8, 7, 6)]
+    assert checkpoint.newest(folder, print)["trip"]["step"] == 7
+    write(folder, 11)
+    assert names(folder) == [checkpoint.step_name(step) for step in (11, 10)]
+
+
+def test_the_best_prunes_nothing(folder):
+    write(folder, 1, 2)
+    (folder.checkpoints / checkpoint.step_name(0)).write_bytes(b"old")
+    writer = checkpoint.Writer(folder)
+    writer.save(checkpoint.BEST, content(3))
+    writer.close()
+    assert len(names(folder)) == 3
+
+
+def test_pruning_never_works_in_a_linked_folder(tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    for name in ("step-00000000.ckpt", "step-00000001.ckpt", ".step-00000002.ckpt.new"):
+        (precious / name).write_bytes(b"mine")
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.checkpoints.symlink_to(precious, target_is_directory=True)
+    write(folder, 3, 4)
+    assert len(list(precious.iterdir())) == 5
+
+
+def test_steps_are_numbers_and_not_words(folder):
+    write(folder, 99_999_999, 100_000_000)
+    assert checkpoint.newest(folder, print)["trip"]["step"] == 100_000_000
+
+
+def test_a_slow_disk_piles_up_no_snapshots(folder, monkeypatch):
+    real, begun, go = checkpoint.write_whole, threading.Event(), threading.Event()
+
+    def slow(path, data):
+        begun.set()
+        go.wait(60)
+        real(path, data)
+
+    monkeypatch.setattr(checkpoint, "write_whole", slow)
+    writer = checkpoint.Writer(folder)
+    writer.save(checkpoint.step_name(1), content(1))
+    assert begun.wait(60)
+    for step in range(2, 30):
+        writer.save(checkpoint.BEST, content(step))
+        writer.save(checkpoint.step_name(step), content(step))
+        assert len(writer._jobs) <= 2
+    go.set()
+    writer.wait()
+    writer.close()
+    assert names(folder) == [checkpoint.step_name(step) for step in (29, 1)]
+    assert checkpoint.best(folder)["trip"]["step"] == 29
+
+
 def test_a_file_with_code_in_it_is_not_run(folder):
     import hashlib
     import io
