@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -23,8 +22,9 @@ SUBJECTS = {
     "scaling": "one process against several",
     "plan": "what bounds a run, on paper and measured",
 }
-LISTS = {"against", "threads", "images", "readers"}  # options that may hold several values
 WITH_CONFIG = {"train", "plan"}  # subjects whose words are settings of a run
+ZERO = {"step threads", "convert arrays", "convert photos", "plan decode", "plan link"}  # may be 0
+WANTS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def profile(
@@ -75,38 +75,87 @@ def measure(
         )
     from importlib import import_module
 
-    from fastssl.config_files import parse_words
-
     module = import_module(f"fastssl.profiling.{subject}")
-    known = {field.name: field for field in fields(module.Options)}
+    known = {field.name: field for field in fields(module.Options) if field.name != "overrides"}
+    more: dict[str, Any] = {}
     if subject in WITH_CONFIG:
         own = [word for word in words if word.partition("=")[0] in known]
-        asked = {**asked, "overrides": [word for word in words if word not in own]}
+        more["overrides"] = [word for word in words if word not in own]
         words = own
-        if config:
-            asked["config"] = config
+        asked = {**asked, "config": config} if config else asked
     elif config:
         raise ConfigError(f"{subject} takes no configuration", "leave --config out")
-    typed = {key.replace("-", "_"): value for key, value in parse_words(words).items()}
-    options = {key: _several(key, value, known) for key, value in {**asked, **typed}.items()}
-    for name in options.keys() - known.keys():
+    given = {**{name: str(value) for name, value in asked.items()}, **split_words(words)}
+    for name in given.keys() - known.keys():
         raise ConfigError(
             f"profile {subject} has no option {name!r}", f"take: {', '.join(sorted(known))}"
         )
-    try:
-        inspect.signature(module.run).bind(**options)
-    except TypeError as error:
-        raise ConfigError(f"profile {subject}: {error}", "add what is missing") from error
-    found: dict[str, Any] = module.run(**options)
+    for field in known.values():
+        if field.name not in given and field.default is MISSING:
+            name = field.name
+            raise ConfigError(f"profile {subject} needs {name}", f"add {name}={name.upper()}")
+    hints = get_type_hints(module.Options)
+    options = {
+        name: converted(subject, known[name], hints[name], text) for name, text in given.items()
+    }
+    found: dict[str, Any] = module.run(**options, **more)
     return found
 
 
-def _several(name: str, value: Any, known: dict[str, Any]) -> Any:
-    """Cut a list at its commas where the subject wants one."""
-    if name not in LISTS or name not in known or "tuple" not in str(known[name].type):
-        return int(value) if name == "threads" and isinstance(value, str) else value
-    items = value.split(",") if isinstance(value, str) else [value]
-    return tuple(int(item) if str(item).isdigit() else item for item in items)
+def split_words(words: list[str]) -> dict[str, str]:
+    """Cut `key=value` words in two; a value stays the text that was typed."""
+    found = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{word!r} is not key=value", "type it as repetitions=5")
+        found[key.replace("-", "_")] = text
+    return found
+
+
+def converted(subject: str, field: Field[Any], kind: Any, text: str) -> Any:
+    """Turn what was typed into the type of its option; say what to type where that can't be."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    several = get_origin(kind) is tuple
+    value: Any = text.strip()
+    if value.lower() in ("", "none", "null"):
+        value = None
+    elif several:
+        value = [item.strip() for item in value.strip("[]").split(",")]
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False))
+        found = adapter.validate_python(value)
+    except ValidationError:
+        found = None
+        wrong = True
+    else:
+        numbers = found if several else (found,)
+        counted = [n for n in numbers if isinstance(n, int | float) and not isinstance(n, bool)]
+        wrong = any(n < 0 or (n == 0 and f"{subject} {field.name}" not in ZERO) for n in counted)
+    if wrong:
+        raise ConfigError(
+            f"profile {subject}: {field.name} can't be {text!r}; it wants {wanted(kind)}",
+            f"type {field.name}={example(field)}",
+        )
+    return found
+
+
+def wanted(kind: Any) -> str:
+    """Say in words what an option takes."""
+    inner = next((one for one in get_args(kind) if one in WANTS), kind)
+    one = WANTS.get(inner, "a text")
+    return f"{one}, or several with commas" if get_origin(kind) is tuple else one
+
+
+def example(field: Field[Any]) -> str:
+    """Return a value that an option would take: its default, where that says something."""
+    default = field.default
+    if isinstance(default, tuple):
+        return ",".join(str(item) for item in default)
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default) if default and default is not MISSING else "1000"
 
 
 def show_record(record: dict[str, Any], as_json: bool) -> None:

@@ -36,7 +36,7 @@ class Options:
 
     arrays: int = 50_000
     """Images of 32 pixels; 0 leaves this part out."""
-    photos: int = 1_000
+    photos: int = 3_000
     """Photographs to convert, those of the folder again and again; 0 leaves this part out."""
     folder: str | None = None
     """Photographs of one's own, at any depth; None draws some."""
@@ -68,7 +68,9 @@ def _options(given: Mapping[str, Any]) -> Options:
             )
     asked = Options(**given)
     if asked.workers < 1 or asked.repetitions < 1 or min(asked.arrays, asked.photos) < 0:
-        raise ConfigError("convert is measured with positive numbers", "look at what you gave")
+        raise ConfigError(
+            "convert is measured with positive numbers", "type workers=2 repetitions=5"
+        )
     return asked
 
 

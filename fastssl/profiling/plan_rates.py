@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 
-from fastssl import devices
+from fastssl import devices, models
 from fastssl.assemble import Run, assemble
+from fastssl.assemble_data import find_store
 from fastssl.config_files import load
 from fastssl.profiling.plan import Load
 from fastssl.training import take_step
 from pipelines.batch import Batch
+from pipelines.datasets import DATASETS
 
 if TYPE_CHECKING:
     from fastssl.profiling.plan import Options
@@ -44,13 +47,35 @@ def opened(config: str, words: list[str]) -> Iterator[Run]:
 def load_of(base: Run) -> Load:
     """Return what a step of this run asks for."""
     order = base.loader.order
-    gradients = sum(p.numel() * 4 for p in base.model.parameters() if p.requires_grad)
     return Load(
         images=order.batch + order.unlabeled_batch,
         views=order.batch + order.unlabeled_batch * len(base.algorithm.views),
-        bytes=gradients,
+        bytes=gradient_bytes(base.model),
         shared=base.device.device.type == "cpu",
     )
+
+
+def load_on_paper(config: str, words: list[str]) -> Load:
+    """Return what a step of a configuration asks for; a standard data set need not be here."""
+    loaded = load(config, words)
+    chosen, algorithm = loaded.config, loaded.algorithm
+    known = chosen.data in DATASETS and not chosen.store
+    classes = DATASETS[chosen.data].classes if known else find_store(loaded).classes
+    model = models.build(chosen.model, classes, chosen.variant, algorithm.heads)
+    unlabeled = chosen.batch * (chosen.ratio or algorithm.ratio) if algorithm.unlabeled else 0
+    # A GPU that is asked for by name may be another machine's.
+    device = "cuda" if chosen.device == "auto" and torch.cuda.is_available() else chosen.device
+    return Load(
+        images=chosen.batch + unlabeled,
+        views=chosen.batch + unlabeled * len(algorithm.views),
+        bytes=gradient_bytes(model),
+        shared=not device.startswith("cuda"),
+    )
+
+
+def gradient_bytes(model: nn.Module) -> int:
+    """Return the bytes that one rank sends of its gradients."""
+    return sum(p.numel() * 4 for p in model.parameters() if p.requires_grad)
 
 
 def cases(base: Run, asked: Options) -> dict[str, Callable[[], float]]:

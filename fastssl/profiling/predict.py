@@ -73,7 +73,10 @@ def _options(given: Mapping[str, Any]) -> Options:
     if asked.folder is None:
         raise ConfigError("predict is measured on photographs", "give folder=FOLDER_OF_CLASSES")
     if min(asked.pictures, asked.size, asked.steps, asked.repetitions) < 1:
-        raise ConfigError("predict is measured with positive numbers", "look at what you gave")
+        raise ConfigError(
+            "predict is measured with positive numbers",
+            "type pictures=1000 size=32 steps=20 repetitions=5",
+        )
     return asked
 
 

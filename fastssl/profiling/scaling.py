@@ -50,7 +50,10 @@ def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]
             )
     asked = Options(**given)
     if asked.processes < 2 or min(asked.steps, asked.repetitions) < 1:
-        raise ConfigError("scaling wants 2 processes, 1 step and 1 round at least", "type more")
+        raise ConfigError(
+            "scaling wants 2 processes, 1 step and 1 round at least",
+            "type processes=2 steps=2 repetitions=7",
+        )
     one, many = (Measured(tuple(values), 0.0) for values in launch(asked))
     gain = many.median / one.median
     rows = {"1 process": one, f"{asked.processes} processes": many}

@@ -76,7 +76,10 @@ def _options(given: Mapping[str, Any]) -> Options:
             raise ConfigError(f"step has no option {name!r}", f"take: {', '.join(sorted(known))}")
     asked = Options(**given)
     if min(asked.batch, asked.steps, asked.repetitions, asked.ranks) < 1:
-        raise ConfigError("a step is measured with positive numbers", "look at what you gave")
+        raise ConfigError(
+            "a step is measured with positive numbers",
+            "type batch=8 steps=1 repetitions=7 ranks=2, or more",
+        )
     return asked
 
 

@@ -161,11 +161,66 @@ def test_the_verb_gives_the_options_and_prints_the_record(monkeypatch, capsys, t
         ("photos", [], None, {}, "folder"),
         ("step", [], "digits", {}, "takes no configuration"),
         ("cpl", [], None, {"size": 3}, "no option 'size'"),
+        ("step", ["batch=abc"], None, {}, "batch can't be 'abc'; it wants a whole number"),
+        ("step", ["batch=true"], None, {}, "a whole number"),
+        ("step", ["batch=0"], None, {}, "a whole number"),
+        ("step", ["batch"], None, {}, "not key=value"),
+        ("step", [], None, {"threads": "1,2"}, "threads can't be '1,2'"),
+        ("views", [], None, {"threads": "1,x"}, "or several with commas"),
+        ("views", ["seconds=nan"], None, {}, "a number"),
+        ("plan", ["check=perhaps"], None, {}, "true or false"),
+        ("train", [], None, {"repetitions": -1}, "repetitions can't be '-1'"),
     ],
 )
 def test_what_can_not_be_profiled_is_told(subject, words, config, asked, told):
     with pytest.raises(ConfigError, match=told):
         cli_profile.measure(subject, words, config, asked)
+
+
+@pytest.mark.parametrize("words", [["step", "batch=abc"], ["step", "--threads", "1,2"], ["photos"]])
+def test_a_mistake_is_told_in_two_lines_with_a_word_to_type(words, monkeypatch, capsys):
+    from fastssl.cli import main
+
+    monkeypatch.setattr("sys.argv", ["fastssl", "profile", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and len(told) == 2
+    assert "  fix: " in told[1] and "=" in told[1]
+
+
+def test_options_have_the_types_of_their_fields(monkeypatch):
+    found = {}
+    monkeypatch.setattr(plan, "run", lambda **options: found.update(options) or {})
+    cli_profile.measure("plan", ["link=12e9", "decode=none", "check=false"], None, {})
+    assert found == {"link": 12e9, "decode": None, "check": False, "overrides": []}
+
+
+def test_the_documented_plan_needs_no_data(tmp_path, monkeypatch):
+    import re
+    from pathlib import Path
+
+    from typer.testing import CliRunner
+
+    from fastssl.cli import app
+
+    monkeypatch.setenv("FASTSSL_DATA", str(tmp_path))
+    text = Path("tools/many_machines.md").read_text()
+    line = re.search(r"`fastssl (profile plan [^`]+)`", text)[1]
+    done = CliRunner().invoke(app, [*line.split(), "--json"])
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.output)
+    assert record["settings"]["link"] == 12e9 and "32 ranks" in record["says"]
+    weights = 25_557_032  # of a ResNet-50 with 1000 classes
+    assert record["load"] == {"images": 256, "views": 384, "bytes": 4 * weights, "shared": False}
+
+
+def test_a_plan_on_paper_has_the_load_of_a_real_run(data):
+    from fastssl.profiling import plan_rates
+
+    words = ["model=wrn-10-1", "batch=4", "ratio=3", "device=cpu", "threads=1"]
+    with plan_rates.opened("digits", words) as base:
+        assert plan_rates.load_on_paper("digits", words) == plan_rates.load_of(base)
 
 
 def test_words_of_a_run_are_settings(monkeypatch):
