@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 import configs
 from fastssl import models, plugins
 from fastssl.config import RunConfig
-from fastssl.config_problems import describe, nearest, raise_all
+from fastssl.config_problems import brief, describe, nearest, raise_all
 from fastssl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(configs.__path__[0])
 ALGORITHM_SECTION = "algorithms"  # settings for whichever algorithm is chosen
+LARGEST = 2**16  # bytes of a file that may be a configuration; parsing takes seconds a megabyte
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> L
     kept = (
         typed.get("algo", {}) if name_of != given.get("algorithm", name_of) else merged.get("algo")
     )
-    section = sections.get(algorithm.name, {}) if isinstance(sections, dict) else {}
+    section = sections.get(algorithm.name) if isinstance(sections, dict) else None
+    section = section if isinstance(section, dict) else {}
     origins |= {f"algo.{key}": f"{origin} (algorithms)" for key in section}
     settings = merge(section, kept or {}) if isinstance(kept or {}, dict) else kept
     origins |= dict.fromkeys(flatten(typed), "command line")
@@ -68,7 +71,9 @@ def find_algorithm(name: Any) -> Algorithm:
     """Look an algorithm up by its name in the table, or import it from outside."""
     from fastssl.algorithms import ALGORITHMS
 
-    outside = plugins.algorithm(name) if isinstance(name, str) and name not in ALGORITHMS else None
+    if not isinstance(name, str):
+        raise ConfigError(f"no algorithm is named {brief(name)}", "type algorithm=flexmatch")
+    outside = plugins.algorithm(name) if name not in ALGORITHMS else None
     return outside or ALGORITHMS[name]
 
 
@@ -84,7 +89,7 @@ def check(
     except ValidationError as error:
         problems += describe(error, list(RunConfig.model_fields), "")
     if not isinstance(settings, dict):
-        problems.append(f"algo is {settings!r}; wants keys such as algo.threshold")
+        problems.append(f"algo is {brief(settings)}; wants keys such as algo.threshold")
         return problems, config, None
     try:
         checked = algorithm.config.model_validate(settings)
@@ -158,7 +163,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
-        double = {str(key) for key in keys if keys.count(key) > 1}
+        double = {str(key) for key, count in Counter(keys).items() if count > 1}
         if double:
             raise yaml.constructor.ConstructorError(
                 None, None, f"{', '.join(sorted(double))} stands twice", node.start_mark
@@ -169,6 +174,11 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that must hold `key: value` lines."""
     try:
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise ConfigError(
+                f"{path} has {size:,} bytes, too many for a configuration", "give another file"
+            )
         loader = _Loader(path.read_text(encoding="utf-8"))
         found = loader.get_single_data()  # type: ignore[no-untyped-call]
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, TypeError, RecursionError) as error:

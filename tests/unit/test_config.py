@@ -6,6 +6,7 @@ import yaml
 from fastssl.config_files import available, load
 from fastssl.errors import ConfigError
 from fastssl.listing import configuration
+from tests.faults.fuzzing import bounded
 
 
 def test_the_command_line_beats_the_file_beats_the_default(tmp_path):
@@ -111,3 +112,50 @@ def test_a_shipped_configuration_loads_and_repeats_no_default(name):
     fields = type(loaded.config).model_fields
     repeated = {k for k, v in given.items() if k != "data" and fields[k].default == v}
     assert not repeated
+
+
+def bomb(key, kind="[{0}]", levels=9):
+    """Return some lines that stand for 10 ** levels values."""
+    lines = ["l0: &l0 x"]
+    for level in range(1, levels + 1):
+        inside = ", ".join([f"*l{level - 1}"] * 10)
+        lines.append(f"l{level}: &l{level} [{inside}]")
+    return "\n".join(lines) + f"\n{key}: {kind.format(f'*l{levels}')}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        bomb("lr"),
+        bomb("data"),
+        bomb("algorithm"),
+        bomb("algo"),
+        bomb("algo", "{{threshold: {0}}}"),
+        bomb("algorithms", "{{flexmatch: {0}}}"),
+        bomb("lr", "{{a: {0}, b: {0}}}"),
+        bomb("x", "{{? {0} : 1}}"),
+        bomb("<<"),
+        "lr: &a [*a]\n",
+        f"seed: 0x{'f' * 6000}\n",
+        "".join(f"k{number}: 1\n" for number in range(100_000)),
+        "".join(f"k{number}: 1\n" for number in range(6_000)),
+        "lr: 1\n" * 6_000,
+        f"{'k' * 60_000}: 1\n",
+    ],
+    ids=lambda text: text[-30:].strip(),
+)
+def test_no_file_takes_time_or_memory_out_of_proportion(text, tmp_path):
+    load("digits")  # what is imported on the way does not count
+    file = tmp_path / "bomb.yaml"
+    file.write_text(text)
+    with bounded(seconds=10, growth=100 << 20), pytest.raises(ConfigError) as caught:
+        load(file)
+    assert len(str(caught.value)) < 2 * len(text) + 10_000 and "fix:" in str(caught.value)
+
+
+def test_a_bomb_on_the_command_line_is_refused():
+    levels = ["&l0 [x]"] + [
+        f"&l{level} [{', '.join([f'*l{level - 1}'] * 10)}]" for level in range(1, 10)
+    ]
+    with bounded(seconds=10, growth=100 << 20), pytest.raises(ConfigError, match="lr is"):
+        load("digits", [f"lr=[{', '.join(levels)}]"])
