@@ -42,7 +42,9 @@ class Options:
             raise ConfigError(f"no resize is named {self.resize!r}", f"take {', '.join(RESIZES)}")
         raw = self.quality in (None, "raw")
         if not raw and not (isinstance(self.quality, int) and 1 <= self.quality <= 100):
-            raise ConfigError(f"no quality is named {self.quality!r}", "take raw, or 1 to 100")
+            raise ConfigError(
+                f"no quality is named {self.quality!r}", "take --quality 0 for RAW, or 1 to 100"
+            )
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"{self.workers} workers do nothing", "take at least 1")
         if self.on_error not in ("stop", "skip"):

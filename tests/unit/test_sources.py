@@ -11,7 +11,7 @@ from PIL import Image
 
 from pipelines.convert import Options, convert
 from pipelines.datasets import DATASETS
-from pipelines.errors import ConfigError, DataError
+from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.sources import checksums, download
 from pipelines.sources.folder import OwnOptions
 from pipelines.sources.opening import open_source
@@ -182,28 +182,82 @@ def test_imagenet_is_never_downloaded(tmp_path):
         download.download("imagenet", tmp_path)
 
 
-def test_download_asks_torchvision_and_reads_what_came(tmp_path, monkeypatch):
-    import torchvision
+@pytest.fixture
+def fetched(monkeypatch):
+    """What torchvision is asked to fetch; its data sets, which would read it, are not made."""
+    from torchvision import datasets
+    from torchvision.datasets import utils
 
-    def fetch(root, download):
-        assert download
+    asked = []
+
+    def note(url, root, filename=None, md5=None):
+        asked.append((url.rsplit("/", 1)[1], filename, md5))
+
+    for name in ("download_url", "download_and_extract_archive"):
+        monkeypatch.setattr(utils, name, note)
+    for kind in (datasets.CIFAR10, datasets.CIFAR100, datasets.STL10, datasets.SVHN):
+        monkeypatch.setattr(kind, "__init__", lambda *_, **__: pytest.fail("a data set is made"))
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("cifar10", {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}),
+        ("cifar100", {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"}),
+        ("stl10", {"stl10_binary.tar.gz": "91f7769df0f17e558f3565bffb0c7dfb"}),
+        ("svhn", checksums.MD5["svhn"]),
+    ],
+)
+def test_a_download_fetches_the_published_files_and_opens_none(name, files, fetched, tmp_path):
+    download.download(name, tmp_path / "raw")
+    assert sorted(fetched) == sorted((file, file, md5) for file, md5 in files.items())
+
+
+def test_svhn_is_fetched_without_its_extra_images(fetched, tmp_path):
+    download.download("svhn", tmp_path, extra=False)
+    assert [file for _, file, _ in fetched] == ["train_32x32.mat", "test_32x32.mat"]
+
+
+def test_what_is_there_is_not_fetched_again(fetched, tmp_path, monkeypatch):
+    publishers.write_cifar(tmp_path, "cifar10")
+    publishers.publish(monkeypatch, "cifar10", tmp_path / "cifar-10-batches-py")
+    download.download("cifar10", tmp_path)
+    assert not fetched
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(b"half")
+    download.download("cifar10", tmp_path)
+    assert len(fetched) == 1
+
+
+def test_what_was_downloaded_is_read(tmp_path, monkeypatch):
+    from torchvision.datasets import utils
+
+    def fetch(url, root, filename, md5):
         publishers.write_cifar(Path(root), "cifar10")
         publishers.publish(monkeypatch, "cifar10", Path(root) / "cifar-10-batches-py")
 
-    monkeypatch.setattr(torchvision.datasets, "CIFAR10", fetch)
+    monkeypatch.setattr(utils, "download_and_extract_archive", fetch)
     source = opened("cifar10", tmp_path / "raw", download=True)
     assert source.splits["test"].count == 7
 
 
 def test_a_download_that_fails_says_where_the_data_is(tmp_path, monkeypatch):
-    import torchvision
+    from torchvision.datasets import utils
 
     def fail(*_, **__):
         raise OSError("no network")
 
-    monkeypatch.setattr(torchvision.datasets, "SVHN", fail)
-    with pytest.raises(Exception, match="housenumbers"):
+    monkeypatch.setattr(utils, "download_url", fail)
+    with pytest.raises(ResourceError, match="no network") as caught:
         opened("svhn", tmp_path, download=True)
+    assert "housenumbers" in caught.value.fix
+
+
+@pytest.mark.parametrize("quality", [0, 101, -3])
+def test_a_quality_that_cannot_be_names_the_flag(quality):
+    with pytest.raises(ConfigError) as caught:
+        Options(quality=quality).check()
+    assert caught.value.fix == "take --quality 0 for RAW, or 1 to 100"
 
 
 def test_names_and_flags_that_do_not_go_together(tmp_path):
