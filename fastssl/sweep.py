@@ -70,7 +70,7 @@ def summary(folder: Path) -> dict[str, Any]:
     """Return summary.json of a run, or {} where there is none that can be read."""
     try:
         found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -94,7 +94,16 @@ def order(cell: Cell) -> tuple[Any, ...]:
 
 @cache
 def default_values(data: str, algorithm: str) -> dict[str, Any]:
-    """Return what the shipped configuration says, or {} where none fits."""
+    """Return what the shipped configuration says, or {} where none fits.
+
+    Names come from a run's config.yaml, which may be anybody's: one that is not in our tables may
+    stand for a file, and a report runs none.
+    """
+    from fastssl.algorithms import ALGORITHMS
+    from pipelines.datasets import DATASETS
+
+    if data not in DATASETS or algorithm not in ALGORITHMS:
+        return {}
     try:
         found = load(data, {"algorithm": algorithm})
     except UserError:

@@ -17,7 +17,9 @@ from fastssl.errors import DataError
 from fastssl.sweep import BOOK, DONE
 from fastssl.sweep_children import locked
 
+FURTHEST = 2**53  # a step beyond this is no number of a run
 POINTS = 200  # lines of training kept of one run: enough for a curve
+DAMAGE = (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError, DataError)
 RECENT = 60  # lines of training at the end, all kept, to tell the time of a step
 
 
@@ -103,8 +105,9 @@ def add(found: Found, folder: Path, name: str) -> None:
     """Read a run, or note why it can't be read."""
     try:
         found.runs.append(read_run(folder, name))
-    except (OSError, ValueError, yaml.YAMLError, DataError) as error:
-        found.problems.append(f"{name} can't be read and is left out: {str(error).splitlines()[0]}")
+    except DAMAGE as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        found.problems.append(f"{name} can't be read and is left out: {why}")
 
 
 def read_run(folder: Path, name: str) -> Run:
@@ -112,6 +115,7 @@ def read_run(folder: Path, name: str) -> Run:
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     if not isinstance(config, dict) or not {"data", "algorithm", "labels"} <= config.keys():
         raise ValueError("config.yaml is not that of a run")
+    json.dumps(config, sort_keys=True)  # a TypeError for keys and values that no run writes
     summary = read_json(folder / "summary.json")
     waiting = "running" if locked(folder) else "unfinished"
     status = "running" if locked(folder) else str(summary.get("status", waiting))
@@ -125,7 +129,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object, or {} where there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -137,7 +141,7 @@ def read_metrics(run: Run, path: Path) -> None:
     """
     if not path.exists():
         return
-    every = int(number(run.config.get("log_every")) or 1)
+    every = max(1, int(number(run.config.get("log_every")) or 1))
     stride = every * max(1, round((number(run.config.get("steps")) or 0) / every / POINTS))
     last: list[str] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -165,11 +169,12 @@ def keep(lines: list[dict[str, Any]], line: str) -> None:
     """Add a line, unless it is torn or goes back behind one that is there."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return
-    if not isinstance(found, dict) or not isinstance(found.get("step"), int):
+    step = found.get("step") if isinstance(found, dict) else None
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= FURTHEST:
         return
-    if "kind" in found and not (lines and lines[-1]["step"] >= found["step"]):
+    if "kind" in found and not (lines and lines[-1]["step"] >= step):
         lines.append(found)
 
 
@@ -179,7 +184,7 @@ def read_book(found: Found, folder: Path) -> None:
     cells = book.get("cells")
     for row in cells if isinstance(cells, list) else []:
         name = row.get("name") if isinstance(row, dict) else None
-        if not isinstance(name, str) or (folder / name / "config.yaml").is_file():
+        if not isinstance(name, str) or os.path.isfile(folder / name / "config.yaml"):
             continue
         code = row.get("exit")
         task = task_name(row.get("data"), row.get("labels"))
@@ -209,7 +214,10 @@ def number(value: Any) -> float | None:
     """Return a finite number, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond every float
+        return None
 
 
 def numbers(value: Any) -> list[float | None]:

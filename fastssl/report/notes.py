@@ -87,9 +87,9 @@ def together(cells: list[Cell]) -> list[str]:
         told.append("one seed only: no spread is known, so differences may be chance")
     elif single:
         told.append(f"one seed only, no spread known: {some(single)}")
-    lengths = {(cell.column, run.config.get("steps")) for cell in cells for run in cell.runs}
+    lengths = {(cell.column, str(run.config.get("steps"))) for cell in cells for run in cell.runs}
     for task in dict.fromkeys(cell.column for cell in cells):
-        several = sorted({str(steps) for column, steps in lengths if column == task})
+        several = sorted(steps for column, steps in lengths if column == task)
         if len(several) > 1:
             told.append(f"{task}: runs of {', '.join(several)} steps stand side by side")
     counts: dict[int, list[str]] = {}

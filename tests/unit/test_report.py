@@ -1,5 +1,3 @@
-import csv
-import html
 import json
 import os
 import re
@@ -9,12 +7,9 @@ import time
 import pytest
 
 from fastssl import report
-from fastssl.errors import ConfigError, DataError
 from fastssl.published import Figure
 from fastssl.report import cells, collect, compare, curves, figures
 from tests.fake_runs import write_run
-
-EVIL = "<script>alert(\"x\")</script> & 'y'"
 
 
 def write_grid(root, seeds=3, **options):
@@ -122,119 +117,12 @@ def test_a_report_sets_ours_beside_the_papers_and_says_where_settings_differ(tmp
     assert "steps 1000 instead of 1048576" in page
 
 
-def test_names_are_escaped_wherever_they_stand(tmp_path):
-    write_run(tmp_path / "runs" / "a", changes={"data": EVIL})
-    write_run(tmp_path / "runs" / "<b>&")
-    page = read(tmp_path / "runs", "html")
-    assert "<script>alert" not in page
-    assert html.escape(EVIL) in page
-    assert 'href="%3Cb%3E%26/"' in page
-    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
-    assert "<" not in data
-    assert EVIL in json.dumps(json.loads(data), ensure_ascii=False).replace('\\"', '"')
-    assert "<script" not in read(tmp_path / "runs", "md")
-    rows = list(csv.DictReader(read(tmp_path / "runs", "csv").splitlines()))
-    assert {row["data"] for row in rows} == {EVIL, "digits"}
-
-
-def test_classes_have_the_names_that_the_run_noted(tmp_path):
-    write_run(tmp_path / "a", changes={"data": "own"}, classes=2)
-    place = tmp_path / "a" / "environment.json"
-    place.write_text(json.dumps({"class_names": ["cat & co", EVIL]}))
-    page = read(tmp_path, "html")
-    assert "cat &amp; co" in page and html.escape(EVIL) in page and "<script>alert" not in page
-    place.write_text(json.dumps({"class_names": ["cat & co"]}))  # not as many as the metrics have
-    assert "cat &amp; co" not in read(tmp_path, "html")
-
-
 def test_links_go_from_the_report_to_the_runs(tmp_path):
     write_run(tmp_path / "runs" / "one run")
     out = tmp_path / "sub" / "page.html"
     report.write([tmp_path / "runs"], out)
     link = re.search(r'href="(\.\./[^"]+)"', out.read_text())[1]
     assert (out.parent / link.replace("%20", " ")).resolve() == tmp_path / "runs" / "one run"
-
-
-def test_failed_missing_running_short_and_damaged_runs_are_told(tmp_path):
-    write_grid(tmp_path, seeds=2)
-    keys = {"algorithm": "fixmatch", "labels": 40}
-    write_run(tmp_path / "failed", {**keys, "seed": 5}, status="failed", until=0.4)
-    write_run(tmp_path / "short", {**keys, "seed": 6}, status="out of time", until=0.5)
-    write_run(tmp_path / "stopped", {**keys, "seed": 7}, status="interrupted", until=0.3)
-    write_run(tmp_path / "new", {**keys, "seed": 8}, status=None, until=0.0)
-    for name, text in (("yaml", "a: [1"), ("other", "a: 1\n"), ("list", "- 1\n")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").write_text(text)
-    cells_ = [{"name": "40-uda-s0", "data": "digits", "labels": 40, "algorithm": "uda"}]
-    cells_ += [{**cells_[0], "name": "40-vat-s0", "algorithm": "vat", "exit": 3}, 7]
-    (tmp_path / "sweep.json").write_text(json.dumps({"cells": cells_}))
-    notes = "\n".join(json.loads(read(tmp_path))["notes"])
-    for words in (
-        "failed with exit 4: loss is not finite at step 7",
-        "stopped is interrupted at step 300",
-        "new is unfinished at step 0",
-        "new has not been evaluated",
-        "missing, not trained yet: 40-uda-s0",
-        "failed before they began: 40-vat-s0 (exit 3)",
-        "runs of different lengths, 500 to 1,000 steps",
-        "means over the 3 of 6 runs that ended",
-        "yaml can't be read",
-        "other can't be read",
-        "list can't be read",
-    ):
-        assert words in notes
-    page = read(tmp_path, "html")
-    assert ">missing<" in page and ">failed (exit 3)<" in page
-
-
-def test_a_damaged_metrics_file_does_not_stop_a_report(tmp_path):
-    write_run(tmp_path / "a")
-    path = tmp_path / "a" / "metrics.jsonl"
-    lines = path.read_text().splitlines()
-    bad = ['{"step": 5, "ki', "7", "[]", '{"kind": "eval"}', '{"step": 1001, "kind": "eval"}']
-    bad += ['{"step": 1002, "kind": "eval", "error": NaN, "class_accuracy": 3, "tables": 4}']
-    path.write_text("\n".join([*lines, *bad, lines[0]]) + "\n\x00\xff")
-    page = read(tmp_path, "html")
-    assert "NaN" not in re.search(r'id="data">(.*?)</script>', page, re.S)[1]
-
-
-def test_one_seed_two_classes_and_a_thousand(tmp_path):
-    write_run(tmp_path / "two", changes={"data": "pets"}, classes=2)
-    write_run(tmp_path / "many", changes={"data": "birds"}, classes=1000, evals=10)
-    notes = "\n".join(json.loads(read(tmp_path))["notes"])
-    assert "one seed only" in notes
-    assert "two classes, so no top-5: pets" in notes
-    assert "more than 100 classes, so no AUC: birds" in notes
-    page = read(tmp_path, "html")
-    assert "1,000 classes: the 15 worst and the 15 best are shown" in page
-    assert len(page) < 1_000_000
-    found = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
-    thresholds = next(plot for plot in found["plots"] if plot["id"] == "thresholds")
-    assert {len(choice["series"]) for choice in thresholds["choices"]} == {2, 12}
-
-
-def test_a_lone_run_folder_is_a_report_too(tmp_path):
-    write_run(tmp_path / "mine")
-    told = report.write([tmp_path / "mine"], tmp_path / "r.html")
-    assert "1 run in 1 cells" in told
-    with pytest.raises(DataError, match="does not exist"):
-        report.write([tmp_path / "nothing"], tmp_path / "r.html")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="there is no run in"):
-        report.write([tmp_path / "empty"], tmp_path / "r.html")
-    with pytest.raises(ConfigError, match="no report format 'pdf'"):
-        report.write([tmp_path / "mine"], tmp_path / "r.pdf")
-    with pytest.raises(ConfigError, match="is a folder"):
-        report.write([tmp_path / "mine"], tmp_path / "empty", "html")
-    assert report.write([tmp_path / "mine"], tmp_path / "r.txt", "csv")
-
-
-def test_runs_of_one_name_are_told_apart(tmp_path):
-    write_run(tmp_path / "a" / "x")
-    write_run(tmp_path / "b" / "x", {"seed": 1})
-    out = tmp_path / "r.json"
-    report.write([tmp_path / "a", tmp_path / "b"], out)
-    assert [row["run"] for row in json.loads(out.read_text())["runs"]] == ["a/x", "b/x"]
 
 
 def test_settings_that_differ_make_cells_and_seeds_and_threads_do_not(tmp_path):

@@ -1,0 +1,189 @@
+"""Reports on odd, hostile and damaged runs."""
+
+import csv
+import html
+import json
+import re
+
+import pytest
+
+from fastssl import report
+from fastssl.errors import ConfigError, DataError
+from tests.fake_runs import write_run
+from tests.unit.test_report import read, write_grid
+
+EVIL = "<script>alert(\"x\")</script> & 'y'"
+
+
+def test_names_are_escaped_wherever_they_stand(tmp_path):
+    write_run(tmp_path / "runs" / "a", changes={"data": EVIL})
+    write_run(tmp_path / "runs" / "<b>&")
+    page = read(tmp_path / "runs", "html")
+    assert "<script>alert" not in page
+    assert html.escape(EVIL) in page
+    assert 'href="%3Cb%3E%26/"' in page
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
+    assert "<" not in data
+    assert EVIL in json.dumps(json.loads(data), ensure_ascii=False).replace('\\"', '"')
+    assert "<script" not in read(tmp_path / "runs", "md")
+    rows = list(csv.DictReader(read(tmp_path / "runs", "csv").splitlines()))
+    assert {row["data"] for row in rows} == {EVIL, "digits"}
+
+
+def test_classes_have_the_names_that_the_run_noted(tmp_path):
+    write_run(tmp_path / "a", changes={"data": "own"}, classes=2)
+    place = tmp_path / "a" / "environment.json"
+    place.write_text(json.dumps({"class_names": ["cat & co", EVIL]}))
+    page = read(tmp_path, "html")
+    assert "cat &amp; co" in page and html.escape(EVIL) in page and "<script>alert" not in page
+    place.write_text(json.dumps({"class_names": ["cat & co"]}))  # not as many as the metrics have
+    assert "cat &amp; co" not in read(tmp_path, "html")
+
+
+def test_failed_missing_running_short_and_damaged_runs_are_told(tmp_path):
+    write_grid(tmp_path, seeds=2)
+    keys = {"algorithm": "fixmatch", "labels": 40}
+    write_run(tmp_path / "failed", {**keys, "seed": 5}, status="failed", until=0.4)
+    write_run(tmp_path / "short", {**keys, "seed": 6}, status="out of time", until=0.5)
+    write_run(tmp_path / "stopped", {**keys, "seed": 7}, status="interrupted", until=0.3)
+    write_run(tmp_path / "new", {**keys, "seed": 8}, status=None, until=0.0)
+    for name, text in (("yaml", "a: [1"), ("other", "a: 1\n"), ("list", "- 1\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(text)
+    cells_ = [{"name": "40-uda-s0", "data": "digits", "labels": 40, "algorithm": "uda"}]
+    cells_ += [{**cells_[0], "name": "40-vat-s0", "algorithm": "vat", "exit": 3}, 7]
+    (tmp_path / "sweep.json").write_text(json.dumps({"cells": cells_}))
+    notes = "\n".join(json.loads(read(tmp_path))["notes"])
+    for words in (
+        "failed with exit 4: loss is not finite at step 7",
+        "stopped is interrupted at step 300",
+        "new is unfinished at step 0",
+        "new has not been evaluated",
+        "missing, not trained yet: 40-uda-s0",
+        "failed before they began: 40-vat-s0 (exit 3)",
+        "runs of different lengths, 500 to 1,000 steps",
+        "means over the 3 of 6 runs that ended",
+        "yaml can't be read",
+        "other can't be read",
+        "list can't be read",
+    ):
+        assert words in notes
+    page = read(tmp_path, "html")
+    assert ">missing<" in page and ">failed (exit 3)<" in page
+
+
+def test_a_damaged_metrics_file_does_not_stop_a_report(tmp_path):
+    write_run(tmp_path / "a")
+    path = tmp_path / "a" / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    bad = ['{"step": 5, "ki', "7", "[]", '{"kind": "eval"}', '{"step": 1001, "kind": "eval"}']
+    bad += ['{"step": 1002, "kind": "eval", "error": NaN, "class_accuracy": 3, "tables": 4}']
+    path.write_text("\n".join([*lines, *bad, lines[0]]) + "\n\x00\xff")
+    page = read(tmp_path, "html")
+    assert "NaN" not in re.search(r'id="data">(.*?)</script>', page, re.S)[1]
+
+
+def test_one_seed_two_classes_and_a_thousand(tmp_path):
+    write_run(tmp_path / "two", changes={"data": "pets"}, classes=2)
+    write_run(tmp_path / "many", changes={"data": "birds"}, classes=1000, evals=10)
+    notes = "\n".join(json.loads(read(tmp_path))["notes"])
+    assert "one seed only" in notes
+    assert "two classes, so no top-5: pets" in notes
+    assert "more than 100 classes, so no AUC: birds" in notes
+    page = read(tmp_path, "html")
+    assert "1,000 classes: the 15 worst and the 15 best are shown" in page
+    assert len(page) < 1_000_000
+    found = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
+    thresholds = next(plot for plot in found["plots"] if plot["id"] == "thresholds")
+    assert {len(choice["series"]) for choice in thresholds["choices"]} == {2, 12}
+
+
+def test_a_lone_run_folder_is_a_report_too(tmp_path):
+    write_run(tmp_path / "mine")
+    told = report.write([tmp_path / "mine"], tmp_path / "r.html")
+    assert "1 run in 1 cells" in told
+    with pytest.raises(DataError, match="does not exist"):
+        report.write([tmp_path / "nothing"], tmp_path / "r.html")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="there is no run in"):
+        report.write([tmp_path / "empty"], tmp_path / "r.html")
+    with pytest.raises(ConfigError, match="no report format 'pdf'"):
+        report.write([tmp_path / "mine"], tmp_path / "r.pdf")
+    with pytest.raises(ConfigError, match="is a folder"):
+        report.write([tmp_path / "mine"], tmp_path / "empty", "html")
+    assert report.write([tmp_path / "mine"], tmp_path / "r.txt", "csv")
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    write_run(tmp_path / "a" / "x")
+    write_run(tmp_path / "b" / "x", {"seed": 1})
+    out = tmp_path / "r.json"
+    report.write([tmp_path / "a", tmp_path / "b"], out)
+    assert [row["run"] for row in json.loads(out.read_text())["runs"]] == ["a/x", "b/x"]
+
+
+def test_code_that_a_run_names_is_not_run(tmp_path):
+    mark = tmp_path / "ran"
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(mark)!r}, 'w').close()\n")
+    settings = tmp_path / "evil.yaml"
+    settings.write_text(f"data: digits\nalgorithm: {evil}\n")
+    write_run(tmp_path / "runs" / "algorithm", changes={"algorithm": str(evil)})
+    write_run(tmp_path / "runs" / "data", changes={"data": str(settings)})
+    write_run(tmp_path / "runs" / "both", changes={"data": f"{evil}:x", "algorithm": str(evil)})
+    for format in report.FORMATS:
+        assert read(tmp_path / "runs", format)
+    assert not mark.exists()
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("summary.json", DEEP),
+        ("environment.json", '{"a": ' + DEEP),
+        ("metrics.jsonl", '{"step": 20, "kind": "eval", "error": ' + DEEP + "\n"),
+        ("metrics.jsonl", '{"step": 25, "kind": "train", "loss": ' + DEEP + "\n"),
+        ("metrics.jsonl", f'{{"step": 20, "kind": "eval", "error": 1{"0" * 400}}}\n'),
+        ("metrics.jsonl", f'{{"step": 1{"0" * 400}, "kind": "eval", "error": 5}}\n'),
+        ("metrics.jsonl", '{"step": true, "kind": "eval", "error": 5}\n'),
+    ],
+)
+def test_a_damaged_file_costs_no_other_run(tmp_path, file, text):
+    write_run(tmp_path / "bad")
+    write_run(tmp_path / "good", {"seed": 1})
+    (tmp_path / "bad" / file).write_text(text)
+    for format in report.FORMATS:
+        assert "good" in read(tmp_path, format) or format == "csv"
+
+
+@pytest.mark.parametrize("every", [0.5, 0, -1, "often", [1], 1e300])
+def test_a_report_stands_any_log_every(tmp_path, every):
+    write_run(tmp_path / "a")
+    path = tmp_path / "a" / "config.yaml"
+    path.write_text(re.sub("log_every: .*", f"log_every: {every}", path.read_text()))
+    (row,) = json.loads(read(tmp_path))["runs"]
+    assert row["steps"] == 1000
+
+
+def test_a_report_stands_a_list_for_a_number(tmp_path):
+    write_run(tmp_path / "a", changes={"labels": [4], "seed": []})
+    path = tmp_path / "a" / "config.yaml"
+    path.write_text(path.read_text().replace("steps: 1000", "steps: []"))
+    assert json.loads(read(tmp_path))["runs"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1: 2\n", "2001-01-01: 2\n", "lr2: {1: 2, a: 3}\n", "lr2: 2001-01-01\n", f"x: {DEEP}\n"],
+)
+def test_a_config_with_odd_keys_is_left_out_and_told(tmp_path, text):
+    write_run(tmp_path / "good")
+    write_run(tmp_path / "bad", {"seed": 1})
+    path = tmp_path / "bad" / "config.yaml"
+    path.write_text(path.read_text() + text)
+    told = json.loads(read(tmp_path))
+    assert [row["run"] for row in told["runs"]] == ["good"]
+    assert "bad can't be read and is left out" in "\n".join(told["notes"])
