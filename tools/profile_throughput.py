@@ -35,6 +35,8 @@ def commands(subjects: list[str], photos: Path | None, out: Path) -> list[list[s
     found = []
     for subject in subjects:
         for words in RECORDS[subject]:
+            if subject == "convert" and photos:
+                words = [*words, "--folder", "{photos}"]  # else it draws some
             if "{photos}" in words and photos is None:
                 print(f"{subject} is left out: it needs --photos", file=sys.stderr)
                 continue

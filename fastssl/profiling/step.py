@@ -64,9 +64,10 @@ def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]
     if asked.compiled:
         cases["fastssl, compiled"] = ours(asked, compiled=True)
     measured = interleave(cases, asked.repetitions)
-    shares = where_time_goes(asked)
+    shares = where_time_goes(ours(asked))
+    theirs = where_time_goes(reference(asked)) if asked.device == "cpu" else []
     exchanged = collectives.count(asked.model, asked.batch, asked.size, asked.ranks)
-    return _record(asked, measured, apart, shares, exchanged)
+    return _record(asked, measured, apart, shares, theirs, exchanged)
 
 
 def _options(given: Mapping[str, Any]) -> Options:
@@ -159,11 +160,10 @@ def reference(asked: Options) -> Callable[[], float]:
     return case
 
 
-def where_time_goes(asked: Options, most: int = 12) -> list[dict[str, Any]]:
-    """Profile one step of ours; return the operations that take most, with their share."""
+def where_time_goes(case: Callable[[], float], most: int = 12) -> list[dict[str, Any]]:
+    """Profile a case once; return the operations that take most, with their share and time."""
     from torch.profiler import ProfilerActivity, profile
 
-    case = ours(asked)
     case()
     with profile(activities=[ProfilerActivity.CPU]) as found:
         case()
@@ -171,9 +171,37 @@ def where_time_goes(asked: Options, most: int = 12) -> list[dict[str, Any]]:
     total = sum(row.self_cpu_time_total for row in rows) or 1
     rows = sorted(rows, key=lambda row: -row.self_cpu_time_total)
     return [
-        {"name": row.key, "share": round(row.self_cpu_time_total / total, 4), "calls": row.count}
+        {
+            "name": row.key,
+            "share": round(row.self_cpu_time_total / total, 4),
+            "ms": round(row.self_cpu_time_total / 1000, 3),
+            "calls": row.count,
+        }
         for row in rows[:most]
     ]
+
+
+def _convolutions(shares: list[dict[str, Any]], of: str = "share") -> float:
+    return float(sum(row[of] for row in shares if "conv" in row["name"]))
+
+
+def _says(shares: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
+    """Say what the time goes to, and what makes the two ways differ."""
+    told = (
+        f"Convolutions take {_convolutions(shares):.0%} of the time: the arithmetic of the network "
+        "is the limit."
+    )
+    if not theirs:
+        return told
+    parts = []
+    for rows in (shares, theirs):
+        heavy = _convolutions(rows, "ms")
+        parts.append((heavy, sum(row["ms"] for row in rows) - heavy))
+    (heavy, rest), (their_heavy, their_rest) = parts
+    return (
+        f"{told} The reference spends {their_heavy:.1f} ms in them and {their_rest:.1f} ms in its "
+        f"other large operations, where ours spends {heavy:.1f} and {rest:.1f}."
+    )
 
 
 def _record(
@@ -181,6 +209,7 @@ def _record(
     measured: Mapping[str, Measured],
     apart: float,
     shares: list[dict[str, Any]],
+    theirs: list[dict[str, Any]],
     exchanged: dict[str, Any],
 ) -> dict[str, Any]:
     mine = measured["fastssl"].median
@@ -189,7 +218,6 @@ def _record(
         ratio = {"reference": measured["reference"].median / mine, **ratio}
     if asked.compiled:
         ratio["compiled"] = mine / measured["fastssl, compiled"].median
-    convolutions = sum(row["share"] for row in shares if "conv" in row["name"])
     images = 8 * asked.batch
     return {
         "what": "step",
@@ -209,11 +237,12 @@ def _record(
         "ratio": {name: round(value, 3) for name, value in ratio.items()},
         "losses_apart": apart,
         "time": shares,
-        "convolutions": round(convolutions, 3),
+        "time_reference": theirs,
+        "convolutions": round(_convolutions(shares), 3),
+        **({"convolutions_reference": round(_convolutions(theirs), 3)} if theirs else {}),
         "collectives": exchanged,
         "says": (
-            f"Convolutions take {convolutions:.0%} of the time: the arithmetic of the network is "
-            f"the limit. Over {asked.ranks} ranks a step makes {exchanged['calls']} collectives "
-            f"of {exchanged['bytes']:,} bytes in all."
+            f"{_says(shares, theirs)} Over {asked.ranks} ranks a step makes {exchanged['calls']} "
+            f"collectives of {exchanged['bytes']:,} bytes in all."
         ),
     }

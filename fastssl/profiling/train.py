@@ -10,7 +10,7 @@ import copy
 import itertools
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,12 +21,14 @@ from fastssl.assemble import Run, assemble
 from fastssl.assemble_data import make_data, view_recipes
 from fastssl.config_files import load
 from fastssl.profiling.measure import Measured, environment, interleave
-from fastssl.training import take_step
+from fastssl.training import snapshot, take_step
+from fastssl.trip import Trip
 from pipelines.batch import Batch
 from pipelines.loader import Loader
 from pipelines.readers import READERS
 
-CONSTANT = "constant batch"
+CONSTANT, CHECKPOINT = "constant batch", "checkpoint"
+FEW_BUSY = 0.75  # of the threads, below which the model leaves cores idle
 MOST_WAITING = 0.02  # of the time, before a sentence says what to change
 
 
@@ -96,11 +98,19 @@ def run(config: str = "cifar10", overrides: Sequence[str] = (), **options: Any) 
         for name, loader in loaders.items():
             batches = loader.iterate(0, loaded.config.steps)
             cases[name] = Feeding(base, batches, asked.steps, loader)
-        measured = interleave(cases, asked.repetitions)
+        work: dict[str, Callable[[], float]] = {**cases, CHECKPOINT: lambda: snap(base)}
+        measured = interleave(work, asked.repetitions)
     finally:
         for loader in (base.loader, *loaders.values()):
             loader.close()
     return record(asked, base, measured, {name: cases[name].share for name in names})
+
+
+def snap(base: Run) -> float:
+    """Take a checkpoint's part of the training thread; return its seconds a step."""
+    started = time.perf_counter()
+    snapshot(base, Trip())
+    return (time.perf_counter() - started) / base.loaded.config.checkpoint_every
 
 
 def open_loader(base: Run, reader: str) -> Loader:
@@ -122,10 +132,14 @@ def open_loader(base: Run, reader: str) -> Loader:
 def record(
     asked: Options, base: Run, measured: Mapping[str, Measured], shares: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Put the record together; a ratio is the time with a reader over that without one."""
+    """Put the record together; a ratio is the time with a reader over that without one.
+
+    That of the checkpoint is what it takes from the training thread, spread over the steps
+    between two of them.
+    """
     config = base.loaded.config
     free = measured[CONSTANT].median
-    ratio = {name: measured[name].median / free for name in shares}
+    ratio = {name: measured[name].median / free for name in (*shares, CHECKPOINT)}
     return {
         "what": "train",
         "environment": environment(),
@@ -140,17 +154,19 @@ def record(
         "results": [
             {
                 "name": name,
-                "rate": round(case.median, 4),
+                "rate": round(case.median, 9 if name == CHECKPOINT else 4),
                 "unit": "seconds/step",
-                "spread": round(case.spread, 4),
+                "spread": round(case.spread, 9 if name == CHECKPOINT else 4),
                 "cpu_seconds": round(case.busy * case.median, 4),
                 "data_wait": round(shares.get(name, 0.0), 5),
             }
             for name, case in measured.items()
         ],
-        "ratio": {name: round(value, 4) for name, value in ratio.items()},
+        "ratio": {
+            name: round(value, 9 if name == CHECKPOINT else 4) for name, value in ratio.items()
+        },
         "data_wait": {name: round(share, 5) for name, share in shares.items()},
-        "says": sentence(shares),
+        "says": sentence(shares) + idle(measured[CONSTANT].busy, base.device.threads),
     }
 
 
@@ -162,3 +178,13 @@ def sentence(shares: Mapping[str, float]) -> str:
     fast = [name for name in shares if name not in slow]
     other = f"take reader={fast[0]}, or more loader_threads" if fast else "take more loader_threads"
     return f"The model waits for data with {', '.join(slow)}: {other}."
+
+
+def idle(busy: float, threads: int) -> str:
+    """Say it if the step itself leaves cores idle: then rates here are not the machine's limit."""
+    if busy >= FEW_BUSY * threads:
+        return ""
+    return (
+        f" The constant batch keeps {busy:.1f} of {threads} threads busy: other work shares the "
+        "cores, or the batch is too small; measure on an idle machine, or type batch=64."
+    )

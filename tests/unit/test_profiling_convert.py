@@ -37,3 +37,21 @@ def test_what_cannot_be_measured(tmp_path):
         run(workers=0)
     with pytest.raises(DataError, match="no pictures"):
         run(arrays=0, folder=str(tmp_path))
+
+
+def test_the_tool_gives_its_photographs_to_the_conversion():
+    from pathlib import Path
+
+    from tools.profile_throughput import commands
+
+    out = Path("out")
+    assert commands(["convert"], Path("here"), out) == [
+        ["profile", "convert", "--folder", "here", "--save", "out"]
+    ]
+    assert commands(["convert"], None, out) == [["profile", "convert", "--save", "out"]]
+
+
+def test_enough_photographs_are_converted_to_outlast_the_start():
+    from fastssl.profiling.convert import Options
+
+    assert Options().photos == 3_000

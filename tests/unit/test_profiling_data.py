@@ -34,8 +34,13 @@ def test_the_record_of_a_training():
     record = train.run("digits", words, readers=("resident", "dali"), steps=1, repetitions=1)
     json.dumps(record)
     assert record["what"] == "train" and record["settings"]["model"] == "wrn-10-1"
-    assert set(record["ratio"]) == set(record["data_wait"]) == {"resident", "dali"}
-    assert [line["name"] for line in record["results"]] == ["constant batch", "resident", "dali"]
+    assert set(record["data_wait"]) == {"resident", "dali"}
+    assert set(record["ratio"]) == {"resident", "dali", "checkpoint"}
+    rows = {line["name"]: line["rate"] for line in record["results"]}
+    assert list(rows) == ["constant batch", "resident", "dali", "checkpoint"]
+    assert 0 < rows["checkpoint"] < rows["constant batch"]
+    share = rows["checkpoint"] / rows["constant batch"]
+    assert record["ratio"]["checkpoint"] == pytest.approx(share, rel=0.1)
     assert all(0 <= share <= 1 for share in record["data_wait"].values())
 
 
@@ -43,3 +48,8 @@ def test_the_sentence_names_the_key_to_change():
     assert "The model is the bottleneck" in train.sentence({"ffcv": 0.001})
     assert "reader=ffcv" in train.sentence({"ffcv": 0.001, "dali": 0.3})
     assert "loader_threads" in train.sentence({"dali": 0.3})
+
+
+def test_a_step_that_leaves_cores_idle_is_told():
+    assert train.idle(1.6, 2) == ""
+    assert "1.4 of 2 threads" in train.idle(1.4, 2)

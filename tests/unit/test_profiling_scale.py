@@ -36,6 +36,10 @@ def test_the_record_of_a_step():
     }
     assert record["losses_apart"] <= step.CLOSE
     assert 0 < record["convolutions"] < 1
+    assert 0 < record["convolutions_reference"] < 1
+    for rows in (record["time"], record["time_reference"]):
+        assert rows[0]["ms"] >= rows[1]["ms"] > 0 and any("conv" in row["name"] for row in rows)
+    assert "The reference spends" in record["says"]
     assert "collectives" in record["says"] and record["collectives"]["calls"] > 0
 
 
