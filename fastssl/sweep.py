@@ -254,12 +254,17 @@ def task(cell: Cell) -> dict[str, Any]:
 
 def train_command(cell: Cell, path: Path, jobs: int) -> list[str]:
     """Return the line that trains a cell, as one would type it."""
+    line = [sys.executable, "-m", "fastssl", "train", cell.config, *train_words(cell, jobs)]
+    return [*line, "--out", str(path), "--resume"]
+
+
+def train_words(cell: Cell, jobs: int) -> list[str]:
+    """Return the keys of a cell, and its share of the cores where several train at a time."""
     words = cell.words()
     if jobs > 1 and "threads" not in cell.keys:
         cores = len(os.sched_getaffinity(0))
         words.append(f"threads={max(1, cores // jobs)}")  # no part of a run's identity
-    line = [sys.executable, "-m", "fastssl", "train", cell.config, *words]
-    return [*line, "--out", str(path), "--resume"]
+    return words
 
 
 def say(line: str) -> None:

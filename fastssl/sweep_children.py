@@ -53,15 +53,14 @@ def count_gpus() -> int:
 
 
 def locked(folder: Path) -> bool:
-    """Tell whether a process is writing a run folder right now."""
-    path = folder / LOCK
-    if not path.is_file():
+    """Tell whether a process is writing a run folder right now; asks for no right to write."""
+    try:
+        with open(folder / LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock, or one that is not for us to read
         return False
-    with open(path, "a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
     return False
 
 

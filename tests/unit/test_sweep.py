@@ -1,19 +1,16 @@
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from fastssl import grid, sweep, sweep_children, sweep_estimate
-from fastssl.config_files import FOLDER
 from fastssl.errors import ConfigError
 from fastssl.folder import RunFolder
-
-PAPER = sorted(path.stem for path in (FOLDER / "paper").glob("*.yaml"))
 
 # A stand-in for `fastssl train`: a folder with config.yaml and summary.json. It saves at SIGTERM,
 # goes on where it was, and fails where it is told to.
@@ -74,12 +71,6 @@ def file(tmp_path):
     return str(path)
 
 
-def write(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "grid.yaml"
-    path.write_text(textwrap.dedent(text))
-    return path
-
-
 def test_a_grid_is_the_product_of_its_lists_with_names_that_say_so(file):
     name, cells = grid.read(Path(file))
     assert name == "tiny"
@@ -91,83 +82,6 @@ def test_a_grid_is_the_product_of_its_lists_with_names_that_say_so(file):
     assert len(cells) == 8
     assert cells[0].words() == ["steps=10", "algorithm=fixmatch", "labels=40", "seed=0"]
     assert cells[0].loaded.config.steps == 10
-
-
-def test_irregular_tables_have_several_grids_excluded_and_named_cells(tmp_path):
-    path = write(
-        tmp_path,
-        """
-        grid:
-          - {config: [digits], labels: [40, 100], algorithm: [fixmatch, flexmatch]}
-          - {data: cifar10, algorithm: fixmatch, algo.threshold: [0.9, 0.95]}
-        exclude:
-          - {labels: 100, algorithm: [fixmatch]}
-        cells:
-          every label: {config: digits, algorithm: fullysupervised, labels: all, seed: [0, 1]}
-        """,
-    )
-    _, cells = grid.read(path)
-    assert [cell.name for cell in cells] == [
-        "digits-40-fixmatch",
-        "digits-40-flexmatch",
-        "digits-100-flexmatch",
-        "cifar10-fixmatch-threshold=0.9",
-        "cifar10-fixmatch-threshold=0.95",
-        "every_label-s0",
-        "every_label-s1",
-    ]
-    assert cells[3].loaded.settings.threshold == 0.9
-    assert cells[3].config == "cifar10"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("confg: digits\n", "unknown key confg (did you mean config?)"),
-        ("config: digits\n", "holds no cell"),
-        ("config: digits\ngrid: [3]\n", "grid does not hold"),
-        ("grid: {seed: 0}\n", "no configuration is named"),
-        ("config: digits\ngrid: {seed: [0, 0]}\n", "two cells named 's0'"),
-        ("config: digits\ngrid: {labels: [40, 41], steps: [1, 0]}\n", "does not divide"),
-        ("config: nothing\ngrid: {seed: 0}\n", "no configuration is named 'nothing'"),
-        (
-            "config: digits\ngrid: {algorithm: [fixmatch, supervised], algo.threshold: 0.9}\n",
-            "supervi",
-        ),
-    ],
-)
-def test_mistakes_in_a_grid_are_told_before_anything_runs(tmp_path, text, words):
-    path = write(tmp_path, text)
-    with pytest.raises(ConfigError, match="\n  fix: ") as caught:
-        grid.read(path)
-    assert words in caught.value.what
-
-
-def test_a_name_can_not_leave_the_folder(tmp_path):
-    path = write(tmp_path, "config: digits\ncells: {../../x y: {seed: 0}, ..: {seed: 1}}\n")
-    assert all(
-        "/" not in cell.name and not cell.name.startswith(".") for cell in grid.read(path)[1]
-    )
-
-
-@pytest.mark.parametrize("name", PAPER)
-def test_every_cell_of_the_papers_grids_has_a_configuration(name):
-    _, cells = grid.read(grid.find_sweep(name))
-    assert cells
-
-
-def test_the_papers_grids_are_as_large_as_the_papers_tables():
-    sizes = {name: len(grid.read(grid.find_sweep(f"paper/{name}"))[1]) for name in PAPER}
-    assert sizes.pop("cifar10_cpu") == 15
-    assert sizes == {"ablations": 39, "imagenet": 2, "small": 5, "step_time": 6, "table1": 405}
-    _, cells = grid.read(grid.find_sweep("table1"))
-    full = [cell for cell in cells if cell.loaded.config.algorithm == "fullysupervised"]
-    assert {cell.loaded.config.data for cell in full} == {"cifar10", "cifar100", "svhn"}
-
-
-def test_a_sweep_that_is_not_there_is_answered_with_the_nearest_name():
-    with pytest.raises(ConfigError, match="did you mean table1"):
-        grid.find_sweep("tabel1")
 
 
 def test_all_cells_are_trained_and_done_ones_skipped(file, trainer, tmp_path):
@@ -273,7 +187,11 @@ def test_a_dry_run_prints_the_cells_and_an_estimate(file, trainer, tmp_path, cap
     sweep.run(file, out=out, only="40-fixmatch-s0")
     capsys.readouterr()
     tried = []
-    monkeypatch.setattr(sweep_estimate, "rehearse", lambda cell: tried.append(cell.name))
+    monkeypatch.setattr(
+        sweep_estimate,
+        "rehearse",
+        lambda cell, jobs: tried.append(cell.name) or sweep_estimate.NO_DATA,
+    )
     assert sweep.run(file, out=out, dry_run=True) == 0
     told = capsys.readouterr().out
     assert "40-fixmatch-s0" in told and "done" in told
@@ -282,6 +200,64 @@ def test_a_dry_run_prints_the_cells_and_an_estimate(file, trainer, tmp_path, cap
     assert tried == ["40-flexmatch-s0"], "one try a configuration whose data are not here"
     assert "the time of 4 cells is not known" in told
     assert not (out / "40-flexmatch-s0").exists()
+
+
+def test_a_try_has_the_threads_of_a_run_and_tells_why_it_failed(
+    file, monkeypatch, tmp_path, capsys
+):
+    ends = {
+        "fixmatch": (1, "Traceback\nMemoryError: too much\n"),
+        "flexmatch": (3, "error: no data"),
+    }
+    lines = []
+
+    def run(line, **options):
+        lines.append(line)
+        code, told = next(end for name, end in ends.items() if f"algorithm={name}" in line)
+        return subprocess.CompletedProcess(line, code, "", told)
+
+    monkeypatch.setattr(sweep_estimate.subprocess, "run", run)
+    monkeypatch.setattr(sweep.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert sweep.run(file, out=tmp_path / "out", dry_run=True, jobs=4) == 0
+    assert len(lines) == 2 and all("threads=2" in line for line in lines)
+    told = capsys.readouterr().out
+    assert "the time of 4 cells is not known: MemoryError: too much" in told
+    assert "the time of 4 cells is not known: their data are not here" in told
+
+
+def test_ratio_and_the_settings_of_the_algorithm_decide_the_time_of_a_step(tmp_path):
+    path = tmp_path / "kinds.yaml"
+    path.write_text(
+        "config: digits\ngrid: {algorithm: fixmatch, ratio: [1, 7], "
+        "algo.forward: [together, split], seed: [0, 1]}\n"
+    )
+    cells = grid.read(path)[1]
+    assert (len(cells), len({sweep_estimate.kind(cell) for cell in cells})) == (8, 4)
+
+
+def test_a_lock_is_looked_at_without_the_right_to_write(tmp_path, monkeypatch):
+    assert not sweep_children.locked(tmp_path)
+    (tmp_path / ".lock").touch()
+    modes = []
+
+    def open_(path, mode="r", **options):
+        modes.append(mode)
+        if set(mode) & set("wa+x"):
+            raise PermissionError(mode)
+        return open(path, mode, **options)
+
+    monkeypatch.setattr(sweep_children, "open", open_, raising=False)
+    assert not sweep_children.locked(tmp_path)
+    with open(tmp_path / ".lock", "a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert sweep_children.locked(tmp_path)
+    assert modes
+
+    def refuse(path, mode="r", **options):
+        raise PermissionError(mode)
+
+    monkeypatch.setattr(sweep_children, "open", refuse)
+    assert not sweep_children.locked(tmp_path)
 
 
 def test_several_jobs_share_cores_and_gpus(file, monkeypatch):

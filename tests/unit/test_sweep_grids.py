@@ -1,0 +1,95 @@
+"""Sweep files: irregular grids, mistakes in them, and those of the paper."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from fastssl import grid
+from fastssl.config_files import FOLDER
+from fastssl.errors import ConfigError
+
+PAPER = sorted(path.stem for path in (FOLDER / "paper").glob("*.yaml"))
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "grid.yaml"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def test_irregular_tables_have_several_grids_excluded_and_named_cells(tmp_path):
+    path = write(
+        tmp_path,
+        """
+        grid:
+          - {config: [digits], labels: [40, 100], algorithm: [fixmatch, flexmatch]}
+          - {data: cifar10, algorithm: fixmatch, algo.threshold: [0.9, 0.95]}
+        exclude:
+          - {labels: 100, algorithm: [fixmatch]}
+        cells:
+          every label: {config: digits, algorithm: fullysupervised, labels: all, seed: [0, 1]}
+        """,
+    )
+    _, cells = grid.read(path)
+    assert [cell.name for cell in cells] == [
+        "digits-40-fixmatch",
+        "digits-40-flexmatch",
+        "digits-100-flexmatch",
+        "cifar10-fixmatch-threshold=0.9",
+        "cifar10-fixmatch-threshold=0.95",
+        "every_label-s0",
+        "every_label-s1",
+    ]
+    assert cells[3].loaded.settings.threshold == 0.9
+    assert cells[3].config == "cifar10"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("confg: digits\n", "unknown key confg (did you mean config?)"),
+        ("config: digits\n", "holds no cell"),
+        ("config: digits\ngrid: [3]\n", "grid does not hold"),
+        ("grid: {seed: 0}\n", "no configuration is named"),
+        ("config: digits\ngrid: {seed: [0, 0]}\n", "two cells named 's0'"),
+        ("config: digits\ngrid: {labels: [40, 41], steps: [1, 0]}\n", "does not divide"),
+        ("config: nothing\ngrid: {seed: 0}\n", "no configuration is named 'nothing'"),
+        (
+            "config: digits\ngrid: {algorithm: [fixmatch, supervised], algo.threshold: 0.9}\n",
+            "supervi",
+        ),
+    ],
+)
+def test_mistakes_in_a_grid_are_told_before_anything_runs(tmp_path, text, words):
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError, match="\n  fix: ") as caught:
+        grid.read(path)
+    assert words in caught.value.what
+
+
+def test_a_name_can_not_leave_the_folder(tmp_path):
+    path = write(tmp_path, "config: digits\ncells: {../../x y: {seed: 0}, ..: {seed: 1}}\n")
+    assert all(
+        "/" not in cell.name and not cell.name.startswith(".") for cell in grid.read(path)[1]
+    )
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_cell_of_the_papers_grids_has_a_configuration(name):
+    _, cells = grid.read(grid.find_sweep(name))
+    assert cells
+
+
+def test_the_papers_grids_are_as_large_as_the_papers_tables():
+    sizes = {name: len(grid.read(grid.find_sweep(f"paper/{name}"))[1]) for name in PAPER}
+    assert sizes.pop("cifar10_cpu") == 15
+    assert sizes == {"ablations": 39, "imagenet": 2, "small": 5, "step_time": 6, "table1": 405}
+    _, cells = grid.read(grid.find_sweep("table1"))
+    full = [cell for cell in cells if cell.loaded.config.algorithm == "fullysupervised"]
+    assert {cell.loaded.config.data for cell in full} == {"cifar10", "cifar100", "svhn"}
+
+
+def test_a_sweep_that_is_not_there_is_answered_with_the_nearest_name():
+    with pytest.raises(ConfigError, match="did you mean table1"):
+        grid.find_sweep("tabel1")
