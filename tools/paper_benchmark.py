@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 from fastssl import grid
-from fastssl.errors import UserError
+from fastssl.errors import ConfigError, UserError
+from fastssl.sweep import matches
 
 
 def main(words: list[str] | None = None) -> int:
@@ -30,6 +31,9 @@ def main(words: list[str] | None = None) -> int:
     given = parser.parse_args(words)
     try:
         name, cells = grid.read(grid.find_sweep(given.sweep))
+        cells = [cell for cell in cells if given.only is None or matches(cell.name, given.only)]
+        if not cells:
+            raise ConfigError(f"no cell of {name} matches {given.only!r}", "take another --only")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

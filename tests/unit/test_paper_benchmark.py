@@ -51,3 +51,12 @@ def test_a_failed_cell_still_gets_a_report_and_an_interruption_does_not(
     assert tool.main(["small"]) == 3
     assert tool.said[-1][0] == "convert"
     assert tool.main(["smal"]) == 2
+
+
+def test_only_the_data_of_the_chosen_cells_are_converted(tool, tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTSSL_DATA", str(tmp_path))
+    assert tool.main(["table1", "--only", "stl10-*"]) == 0
+    assert [line[1] for line in tool.said if line[0] == "convert"] == ["stl10"]
+    tool.said.clear()
+    assert tool.main(["table1", "--only", "nothing"]) == 2
+    assert tool.said == []
