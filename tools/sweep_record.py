@@ -4,7 +4,8 @@
     python tools/sweep_record.py runs/cifar10_cpu
 
 writes tools/results/cifar10-cpu.json and beside it cifar10-cpu.svg: the error of every algorithm
-by step, the mean over seeds within the range of the seeds.
+by step, the mean over seeds within the range of the seeds. Runs made by another line than the
+one above: tell it with --command.
 """
 
 import argparse
@@ -32,7 +33,9 @@ def main() -> None:
     """Write the record and the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, help="folder of a sweep")
-    folder = parser.parse_args().runs
+    parser.add_argument("--command", help="what made the runs; default: the line above")
+    given = parser.parse_args()
+    folder = given.runs
     found = read_all([folder])
     unfinished = [run.name for run in found.runs if not run.complete]
     if unfinished or found.missing or found.problems:
@@ -43,7 +46,8 @@ def main() -> None:
         "what": name,
         "environment": {
             **environment(),
-            "command": f"fastssl sweep {folder.name} --jobs 2 --out runs/{folder.name}",
+            "command": given.command
+            or f"fastssl sweep {folder.name} --jobs 2 --out runs/{folder.name}",
             "commit": one_commit(cells),
         },
         "settings": settings(cells),
@@ -56,7 +60,9 @@ def main() -> None:
 
 def one_commit(cells: list[Cell]) -> str:
     """Return the commit that all runs were made by."""
-    commits = {str(run.environment.get("commit")) for cell in cells for run in cell.runs}
+    commits = {str(run.environment.get("commit") or "") for cell in cells for run in cell.runs}
+    if "" in commits:
+        sys.exit("a run does not say which commit made it: train from a checkout of the repository")
     if len(commits) != 1:
         sys.exit(f"the runs are of several commits: {sorted(commits)}")
     return commits.pop()
@@ -78,6 +84,7 @@ def result(cell: Cell) -> dict[str, Any]:
     assert line is not None
     return {
         "name": cell.name,
+        "algo": {key.removeprefix("algo."): value for key, value in cell.unusual.items()},
         "rate": statistics.median(best),
         "unit": "% error, best, median over seeds",
         "spread": round(max(best) - min(best), 4),

@@ -19,20 +19,22 @@ def make(tmp_path, monkeypatch):
     spec.loader.exec_module(tool)
     monkeypatch.setattr(tool, "RESULTS", tmp_path)
 
-    def run(folder):
-        monkeypatch.setattr(sys, "argv", ["sweep_record.py", str(folder)])
+    def run(folder, *words):
+        monkeypatch.setattr(sys, "argv", ["sweep_record.py", str(folder), *words])
         tool.main()
         return json.loads((tmp_path / "a-sweep.json").read_text()), tmp_path / "a-sweep.svg"
 
     return run
 
 
-def write(folder, **options):
+def write(folder, commit="abc", keys=None, **options):
     lines = {}
     for algorithm in ("fixmatch", "flexmatch"):
         for seed in (0, 1):
-            keys = {"algorithm": algorithm, "seed": seed}
-            lines[algorithm, seed] = write_run(folder / f"{algorithm}-s{seed}", keys, **options)
+            place = folder / f"{algorithm}-s{seed}"
+            whole = {"algorithm": algorithm, "seed": seed, **(keys or {})}
+            lines[algorithm, seed] = write_run(place, whole, **options)
+            (place / "environment.json").write_text(json.dumps({"commit": commit}))
     return lines
 
 
@@ -70,4 +72,22 @@ def test_a_sweep_that_is_not_done_has_no_record(tmp_path, make):
     write(tmp_path / "a_sweep")
     (tmp_path / "a_sweep" / "fixmatch-s1" / "summary.json").unlink()
     with pytest.raises(SystemExit, match="not all cells are done"):
+        make(tmp_path / "a_sweep")
+
+
+def test_settings_of_the_algorithm_and_the_command_are_told(tmp_path, make):
+    write(tmp_path / "a_sweep", keys={"algo.forward": "split"})
+    record, _ = make(tmp_path / "a_sweep")
+    assert [row["algo"] for row in record["results"]] == [{"forward": "split"}] * 2
+    told = record["environment"]
+    assert told["commit"] == "abc"
+    assert told["command"] == "fastssl sweep a_sweep --jobs 2 --out runs/a_sweep"
+    record, _ = make(tmp_path / "a_sweep", "--command", "fastssl sweep mine --jobs 1")
+    assert record["environment"]["command"] == "fastssl sweep mine --jobs 1"
+
+
+@pytest.mark.parametrize("commit", ["", None])
+def test_runs_of_an_unknown_commit_have_no_record(tmp_path, make, commit):
+    write(tmp_path / "a_sweep", commit=commit)
+    with pytest.raises(SystemExit, match="does not say which commit"):
         make(tmp_path / "a_sweep")
