@@ -17,7 +17,7 @@ from fastssl.report.figures import Stat, figures, stat
 # What tells no cell from another: seeds, places, and keys without influence on the numbers.
 ASIDE = {"seed", "split_seed", "data", "labels", "algorithm", "algo", "store", "label_file"}
 ASIDE |= {"max_time", "threads", "loader_threads", "tensorboard", "log_every", "eval_batch"}
-ASIDE |= {"checkpoint_every", "eval_every", "eval_every_late", "reader", "init"}
+ASIDE |= {"checkpoint_every", "eval_every", "eval_every_late", "reader", "compile", "device"}
 
 
 @dataclass(slots=True)

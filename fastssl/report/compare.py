@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from fastssl import published
 from fastssl.published import Figure
-from fastssl.report.cells import Cell, short
+from fastssl.report.cells import ASIDE, Cell, short
 from fastssl.report.figures import Stat, errors, last_error, reach
 
 FIXMATCH = "fixmatch"
 ROUND = (30, 50, 70, 80, 90, 95, 98)  # accuracies to reach, of which the highest three are told
 HIGHER = ("precision", "recall", "f1", "auc")  # figures of which more is better
-DECIDING = ("steps", "model", "batch", "ratio", "lr")  # what a comparison must not hide
+HARMLESS = ASIDE | {"precision"}  # keys that a comparison with the paper may hide
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,9 @@ def unlike_paper(cell: Cell, defaults: dict[str, object]) -> str:
         return ""
     config = cell.runs[0].config
     words = [
-        f"{key} {short(config.get(key))} instead of {short(defaults[key])}"
-        for key in DECIDING
-        if key in defaults and config.get(key) != defaults[key]
+        f"{key} {short(config[key])} instead of {short(value)}"
+        for key, value in defaults.items()
+        if not key.startswith("algo.") and key not in HARMLESS
+        if key in config and config[key] != value
     ]
     return ", ".join(words)

@@ -13,6 +13,7 @@ from fastssl.report import plots, tables
 from fastssl.report.cells import Cell
 from fastssl.report.collect import Found, Run
 from fastssl.report.compare import FIXMATCH, levels, reached, reduction
+from fastssl.report.machines import machines
 from fastssl.report.notes import notes
 from fastssl.report.tables import Table
 from fastssl.version import __version__
@@ -51,6 +52,7 @@ def build(found: Found, cells: list[Cell], out: Path) -> Content:
     """Make every table and plot."""
     content = Content(found, cells, notes(found, cells), [], [], out.resolve().parent)
     content.tables = [*tables.build(cells, found.missing), tables.runs_table(cells)]
+    content.tables += machines(found.runs)
     content.plots = plots.build(cells, lambda runs: [[run.name, content.link(run)] for run in runs])
     return content
 

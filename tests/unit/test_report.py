@@ -117,6 +117,43 @@ def test_a_report_sets_ours_beside_the_papers_and_says_where_settings_differ(tmp
     assert "steps 1000 instead of 1048576" in page
 
 
+@pytest.mark.parametrize(
+    ("keys", "note"),
+    [
+        ({"imbalance": 100.0}, "imbalance 100.0 instead of 1.0"),
+        ({"weight_decay": 0.0}, "weight_decay 0.0 instead of 0.0005"),
+        ({"ema": 0.99}, "ema 0.99 instead of 0.999"),
+        ({"augment_ops": 2}, "augment_ops 2 instead of 3"),
+        ({"validation": 0.1}, "validation 0.1 instead of 0.0"),
+    ],
+)
+def test_a_setting_that_all_runs_share_is_told_beside_the_papers_figure(tmp_path, keys, note):
+    same = {"steps": 2**20, "log_every": 2**18, "precision": "bf16", "device": "cpu"}
+    for seed in range(2):
+        write_run(tmp_path / str(seed), {**same, **keys, "seed": seed}, config="cifar10", evals=2)
+    told = json.loads(read(tmp_path))
+    assert told["cells"][0]["published_best_error"] == 4.97
+    about = [text for text in told["notes"] if "not the paper's settings" in text]
+    assert about == [f"cifar10, 40 labels: flexmatch: not the paper's settings ({note})"]
+
+
+def test_a_report_tells_what_the_runs_ran_on(tmp_path):
+    for seed, commit in enumerate(("abc", "abc", "def+", None)):
+        write_run(tmp_path / str(seed), {"seed": seed})
+        if commit:
+            facts = {"processor": "A <chip>", "cores": 2, "versions": {"torch": "2.9"}}
+            place = tmp_path / str(seed) / "environment.json"
+            place.write_text(json.dumps({**facts, "commit": commit}))
+    (table,) = (
+        table
+        for table in report.make([tmp_path], tmp_path / "r.html").tables
+        if table.id == "machines"
+    )
+    rows = [[entry.text for entry in row] for row in table.rows]
+    assert rows == [["A <chip>", "2", "2.9", "abc", "2"], ["A <chip>", "2", "2.9", "def+", "1"]]
+    assert "A &lt;chip>" in read(tmp_path, "md") and "A &lt;chip&gt;" in read(tmp_path, "html")
+
+
 def test_links_go_from_the_report_to_the_runs(tmp_path):
     write_run(tmp_path / "runs" / "one run")
     out = tmp_path / "sub" / "page.html"
@@ -126,13 +163,15 @@ def test_links_go_from_the_report_to_the_runs(tmp_path):
 
 
 def test_settings_that_differ_make_cells_and_seeds_and_threads_do_not(tmp_path):
-    write_run(tmp_path / "a", {"seed": 0, "threads": 1})
-    write_run(tmp_path / "b", {"seed": 1, "threads": 2})
+    write_run(tmp_path / "a", {"seed": 0, "threads": 1, "compile": "off"})
+    write_run(tmp_path / "b", {"seed": 1, "threads": 2, "device": "cpu"})
     write_run(tmp_path / "c", {"seed": 0, "algo.threshold": 0.9})
     write_run(tmp_path / "d", {"seed": 0, "steps": 2000})
+    write_run(tmp_path / "e", {"seed": 0, "init": "x"})
     found = cells.group(collect.read_all([tmp_path]).runs)
     assert [(cell.name, len(cell.runs)) for cell in found] == [
         ("flexmatch", 2),
+        ("flexmatch init=x", 1),
         ("flexmatch steps=2000", 1),
         ("flexmatch threshold=0.9", 1),
     ]
