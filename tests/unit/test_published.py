@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from fastssl import published
+from fastssl import published, report
 from fastssl.algorithms import ALGORITHMS
 from pipelines.datasets import DATASETS
 
@@ -59,3 +61,10 @@ def test_claims_and_classes():
     assert round(100 * (fix - flex) / fix, 2) == published.claim(
         "relative_reduction", "flexmatch", "cifar100", 400
     )
+
+
+def test_every_claim_is_set_beside_our_figures():
+    folder = Path(report.__file__).parent
+    text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    unread = [name for name in published.paper()["claims"] if f'"{name}"' not in text]
+    assert unread == []
