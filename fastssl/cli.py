@@ -5,6 +5,7 @@ A mistake of the user ends in two lines on stderr and an exit code, never in a t
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -197,7 +198,10 @@ for _name, (_verb, _epilog) in {**cli_sweep.VERBS, **cli_use.VERBS, **cli_profil
 def main() -> None:
     """Run the command; the console script."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # a full disk behind it is told here, not after the end
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -207,3 +211,21 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.errno is None:  # not of the system: a traceback tells more
+            raise
+        sys.exit(tell_of_system(error))
+
+
+def tell_of_system(error: OSError) -> int:
+    """Say in two lines what the system refused; return the exit code."""
+    from contextlib import suppress
+
+    from fastssl.folder import refused
+
+    told = refused(error)
+    with suppress(OSError, ValueError):
+        print(f"error: {told}", file=sys.stderr)
+    with suppress(OSError, ValueError):  # what stdout still holds would fail again at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return told.exit_code

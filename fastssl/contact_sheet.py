@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from fastssl.errors import ConfigError
-from fastssl.folder import cannot_write
+from fastssl.folder import refused, write_whole
 from pipelines.index import escape
 
 if TYPE_CHECKING:
@@ -45,11 +45,13 @@ def write_sheet(guesses: Guesses, out: Path) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix.lower() == ".png":
-            paint(guesses).save(out)
+            file = io.BytesIO()
+            paint(guesses).save(file, "PNG")
+            write_whole(out, file.getvalue())
         else:
-            out.write_text(page(guesses), encoding="utf-8")
+            write_whole(out, page(guesses).encode())
     except OSError as error:
-        raise cannot_write(out, error) from error
+        raise refused(error, out) from error
 
 
 def ends(guesses: Guesses, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

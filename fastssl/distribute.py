@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from fastssl.errors import ConfigError, ResourceError, UserError
+from fastssl.folder import refused
 from fastssl.ranks import Ranks, SingleRank, TorchRanks
 
 TIMEOUT = timedelta(minutes=10)  # a rank that hears nothing for so long gives up
@@ -73,6 +74,8 @@ class Group:
             return getattr(error, "rank", self.ranks.rank), error
         text = str(error).lower()
         if self.ranks.world == 1 or not any(word in text for word in LOST):
+            if isinstance(error, OSError) and error.errno is not None:
+                return self.ranks.rank, refused(error)
             first = str(error).splitlines()[0] if str(error) else ""
             failure = UserError(f"{type(error).__name__}: {first}", "this is a bug: report it")
             failure.exit_code = 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +15,7 @@ import yaml
 from fastssl.errors import ConfigError, DataError, ResourceError
 
 LOCK = ".lock"
+FREE, AGAIN = "free space or permissions there", "type the same line again"
 EARLY = {"environment.json", ".environment.json.new", ".config.yaml.new"}
 
 
@@ -100,10 +102,18 @@ class RunFolder:
 
 
 def cannot_write(path: Path, error: OSError) -> ResourceError:
-    """Return the error for a folder or file that can't be written."""
+    """Return the error for a folder or file of a run that can't be written."""
     return ResourceError(
         f"{path} can't be written: {error.strerror or error}",
-        "free space or permissions there, then add --resume; or take another --out",
+        f"{FREE}, then add --resume; or take another --out",
+    )
+
+
+def refused(error: OSError, path: Path | None = None) -> ResourceError:
+    """Return the error for whatever else the system refused; `path` where it names no file."""
+    where = os.fsdecode(error.filename) if error.filename is not None else path
+    return ResourceError(
+        f"{where or 'a file'} can't be used: {error.strerror or error}", f"{FREE}, then {AGAIN}"
     )
 
 
@@ -121,6 +131,35 @@ def write_whole(path: Path, data: bytes) -> None:
             new.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+@contextmanager
+def writing_whole(path: Path) -> Iterator[IO[str]]:
+    """Open a text file to be written bit by bit; it takes its place when all of it is there.
+
+    A device or a pipe is written as it is. A name that is not UTF-8 goes out as it came in.
+    """
+    plain = path.exists() and not path.is_file()
+    target = path.resolve()  # a link stays one
+    new = path if plain else target.with_name(f".{target.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(new, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            yield file
+            file.flush()
+            if not plain:
+                os.fsync(file.fileno())
+        if not plain:
+            os.replace(new, target)
+            sync(target.parent)
+    except BaseException as error:
+        if not plain:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+        own = isinstance(error, OSError) and error.filename in (None, str(new))
+        if isinstance(error, OSError) and own and not isinstance(error, BrokenPipeError):
+            raise refused(OSError(error.errno, error.strerror), path) from error
+        raise
 
 
 def sync(path: Path) -> None:

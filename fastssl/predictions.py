@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from fastssl.errors import ConfigError, DataError
-from fastssl.folder import cannot_write
+from fastssl.folder import writing_whole
 from fastssl.inputs import files, is_store
 from fastssl.predicting import Outcome, Prediction, Predictor
 from pipelines.index import escape
@@ -122,15 +122,8 @@ def write_lines(file: IO[str]) -> Callable[[str, Prediction], None]:
 
 
 def open_out(stack: ExitStack, path: Path) -> IO[str]:
-    """Open a file to write, `-` for stdout; a name that is not UTF-8 goes out as it came in."""
-    if str(path) == "-":
-        return sys.stdout
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "w", encoding="utf-8", errors="surrogateescape", newline="")  # noqa: SIM115
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    return stack.enter_context(file)
+    """Open a file to write, `-` for stdout; it takes its place when the stack is left in peace."""
+    return sys.stdout if str(path) == "-" else stack.enter_context(writing_whole(path))
 
 
 def predict(
@@ -158,8 +151,9 @@ def predict(
             for write in writers:
                 write(outcome.path, guess)
             progress(tally.total)
+        if not tally.total:
+            shown = "".join(f"\n    {one['path']}: {one['why']}" for one in tally.bad[:SHOWN])
+            told = f"no picture could be read{':' if shown else ''}{shown}"
+            raise DataError(told, "look at IMAGES")
     tally.seconds = time.monotonic() - began
-    if not tally.total:
-        shown = "".join(f"\n    {one['path']}: {one['why']}" for one in tally.bad[:SHOWN])
-        raise DataError(f"no picture could be read{':' if shown else ''}{shown}", "look at IMAGES")
     return tally

@@ -97,8 +97,8 @@ def trim(path: Path, step: int) -> None:
     """Drop the lines past `step` (and a torn last line) before a run goes on from there."""
     if not path.exists():
         return
-    kept = [line for line in read_lines(path) if json.loads(line)["step"] <= step]
     try:
+        kept = [line for line in read_lines(path) if json.loads(line)["step"] <= step]
         write_whole(path, "".join(f"{line}\n" for line in kept).encode())
     except OSError as error:
         raise cannot_write(path, error) from error
