@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,5 +136,12 @@ def profile(subject: str, **options: Any) -> dict[str, Any]:
         raise ConfigError(
             f"nothing called {subject!r} can be measured", "`fastssl profile --help` lists them"
         )
-    record: dict[str, Any] = importlib.import_module(name).run(options)
+    module = importlib.import_module(name)
+    known = {field.name: field for field in fields(module.Options)}
+    for option in options.keys() - known.keys():
+        raise ConfigError(f"{subject} has no option {option!r}", f"take: {', '.join(known)}")
+    for field in known.values():
+        if field.default is MISSING and field.name not in options:
+            raise ConfigError(f"{subject} needs {field.name}", f"add {field.name}=...")
+    record: dict[str, Any] = module.run(**options)
     return record

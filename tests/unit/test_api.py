@@ -11,6 +11,7 @@ from PIL import Image
 
 import fastssl
 from fastssl import api, predicting
+from fastssl.errors import ConfigError
 from pipelines.store import open_store
 
 
@@ -33,6 +34,21 @@ def test_every_name_is_there_and_no_module_hides_one() -> None:
         assert not (folder / name).exists() and not (folder / f"{name}.py").exists(), name
     with pytest.raises(AttributeError, match="nothing"):
         _ = fastssl.nothing
+
+
+@pytest.mark.parametrize("subject", ["checkpoint", "train", "plan", "photos", "views"])
+def test_an_option_that_a_subject_does_not_have_is_told(subject: str) -> None:
+    with pytest.raises(ConfigError, match="has no option 'nothing'"):
+        fastssl.profile(subject, nothing=1)
+
+
+def test_options_reach_a_subject_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, object] = {}
+    monkeypatch.setattr("fastssl.profiling.checkpoint.run", lambda **given: seen.update(given))
+    fastssl.profile("checkpoint", model="wrn-10-1", batch=4)
+    assert seen == {"model": "wrn-10-1", "batch": 4}
+    with pytest.raises(ConfigError, match="photos needs folder"):
+        fastssl.profile("photos", batch=4)
 
 
 def test_the_examples_of_the_docstrings_run(
