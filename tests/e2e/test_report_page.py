@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from fastssl import grid, report
 from tests.browser import browser, needs_chromium, screen
@@ -92,9 +93,10 @@ def check_page(driver, page: Path, width: int, height: int, dark: bool) -> None:
         assert drawn["curves"] > 0, f"{name} is empty"
         assert drawn["finite"], f"{name} has a point nowhere"
         assert driver.execute_script(HOVER, plot).strip(), f"{name}: hover says nothing"
-        hidden = driver.execute_script(HIDE, plot)
-        if hidden is not None:
-            assert hidden < drawn["curves"], f"{name}: the legend hides nothing"
+        shown = driver.execute_script(HIDE, plot)
+        if shown is not None:  # a plot without a legend
+            assert shown["hidden"] < drawn["curves"], f"{name}: the legend hides nothing"
+            assert shown["back"] == drawn["curves"], f"{name}: what is hidden does not come back"
     back = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert (back == "rgb(20, 23, 26)") == dark
     assert [line for line in driver.get_log("browser") if line["level"] != "INFO"] == []
@@ -120,11 +122,10 @@ HIDE = """
 const button = arguments[0].querySelector(".legend button");
 if (!button) return null;
 const count = () => arguments[0].querySelectorAll(".curve").length;
-const before = count();
 button.click();
-const after = count();
+const hidden = count();
 arguments[0].querySelector(".legend button").click();
-return count() === before ? after : null;
+return {hidden, back: count()};
 """
 
 
@@ -152,16 +153,33 @@ arguments[0].querySelector("button.save").click();
 """
 
 
+def check_screens(folder: Path, runs: Path) -> None:
+    """Open the report of a sweep as on a phone and on a desk; keep a picture of each."""
+    report.write([runs], runs / "report.html")
+    with browser(folder) as driver:
+        for (width, height), dark in zip(SCREENS, (False, True), strict=True):
+            check_page(driver, runs / "report.html", width, height, dark)
+            check_picture(driver, folder / f"report-{width}.png", width, height)
+        check_tools(driver)
+        assert driver.find_elements("css selector", "#confusion rect.curve")
+
+
+def check_picture(driver, path: Path, width: int, height: int) -> None:
+    """Save what the screen shows of a plot; it must be no empty page."""
+    driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")
+    assert driver.save_screenshot(str(path))
+    with Image.open(path) as picture:
+        assert picture.size == (width, height)
+        colours = picture.convert("RGB").getcolors(width * height)
+    assert len(colours) > 20, f"{path.name} shows next to nothing"
+    assert max(count for count, _ in colours) < 0.98 * width * height
+
+
 @needs_chromium
 def test_a_sweep_killed_in_the_middle_ends_complete_and_its_report_opens(tmp_path):
     runs = sweep_and_kill(tmp_path, 6, "", [(signal.SIGKILL, 1)])
     check_runs(runs, 6, tmp_path / "report.json")
-    report.write([runs], runs / "report.html")
-    with browser(tmp_path) as driver:
-        for (width, height), dark in zip(SCREENS, (False, True), strict=True):
-            check_page(driver, runs / "report.html", width, height, dark)
-        check_tools(driver)
-        assert driver.find_elements("css selector", "#confusion rect.curve")
+    check_screens(tmp_path, runs)
 
 
 @needs_chromium
@@ -180,8 +198,22 @@ def test_the_odd_cases_open_too(tmp_path):
         assert evil in driver.find_element("css selector", "#best-error").text
 
 
+@needs_chromium
+def test_a_legend_that_does_not_bring_a_curve_back_is_noticed(tmp_path):
+    write_run(tmp_path / "runs" / "a", confusion=True)
+    page = tmp_path / "page.html"
+    report.write([tmp_path / "runs"], page)
+    text = page.read_text()
+    assert "else this.hidden.delete(name);" in text
+    page.write_text(text.replace("else this.hidden.delete(name);", ""))
+    with browser(tmp_path) as driver, pytest.raises(AssertionError, match="does not come back"):
+        check_page(driver, page, *SCREENS[1], False)
+
+
+@needs_chromium
 @pytest.mark.slow
 def test_the_2_by_2_by_2_grid_killed_twice_ends_complete(tmp_path):
     kills = [(signal.SIGTERM, 2), (signal.SIGKILL, 5)]
     runs = sweep_and_kill(tmp_path, 20, ", labels: [40, 100], seed: [0, 1]", kills)
     check_runs(runs, 20, tmp_path / "report.json")
+    check_screens(tmp_path, runs)
