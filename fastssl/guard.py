@@ -6,6 +6,8 @@ it waits anyway, and stops the run with everything as it was before the bad step
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,9 @@ class Guard:
         self._rows = [v for v in state.values() if v.ndim and v.shape[0] == images > 0]
         kept = {id(tensor) for tensor in self._rows}
         self._buffers += [v for v in state.values() if id(v) not in kept]
+        # What CPU ranks ask each other every step rides on the reduction that is made anyway.
+        self.ask: Callable[[], int] | None = None
+        self.heard = torch.zeros(())
         self._before: list[Tensor] = []
         self._rows_before: list[Tensor] = []
 
@@ -45,7 +50,13 @@ class Guard:
         norms = torch.stack(torch._foreach_norm(gradients)).sum()
         fine = torch.isfinite(norms) if spared is None else torch.isfinite(norms) | (spared > 0)
         # Gradients are the same on all ranks, losses are not: the ranks must agree.
-        fine = fine & (ranks.mean(torch.isfinite(loss).float()) == 1)
+        finite = torch.isfinite(loss).float()
+        if self.ask is None:
+            everywhere = ranks.mean(finite)
+        else:
+            both = torch.stack([finite, torch.tensor(float(self.ask()))])
+            everywhere, self.heard = ranks.mean(both)
+        fine = fine & (everywhere == 1)
         first = (self.alive > 0) & ~fine
         self.bad_step.copy_(torch.where(first, step, self.bad_step))
         self.alive.mul_(fine)

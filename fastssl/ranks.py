@@ -128,6 +128,7 @@ class TorchRanks:
         import torch.distributed as dist
 
         number = torch.tensor([told])
+        self._count(number)
         dist.all_reduce(number, op=dist.ReduceOp.MAX, group=self.group)
         return int(number)
 

@@ -99,6 +99,8 @@ class Training:
     def travel(self, stop: Stop) -> int:
         """Train to the last step; return 0, or what stopped it: a signal's number or TIME_UP."""
         self.run.student.train()
+        if self.run.ranks.world > 1 and self.run.device.device.type != "cuda":
+            self.run.guard.ask = lambda: self.told(stop)
         progress = torch.zeros((), device=self.run.device.device)
         batches = self.run.loader.iterate(self.trip.step, self.config.steps)
         begun, waited = time.monotonic(), self.run.loader.waited
@@ -158,20 +160,25 @@ class Training:
             self.writer.save(checkpoint.step_name(self.trip.step), content)
         self.writer.seconds += time.monotonic() - began
 
-    def asked_to_stop(self, stop: Stop) -> int:
-        """Return the signal that asks to stop, TIME_UP where the time is up, else 0.
-
-        All ranks stop at one and the same step: they ask each other, on CUDA every ten steps. On
-        CPUs a step may take seconds and a launcher waits 30 of them, so they ask after each.
-        """
+    def told(self, stop: Stop) -> int:
+        """Return the signal that this rank got, TIME_UP where its time is up, else 0."""
         limit = 60 * self.config.max_time
         spent = self.trip.seconds + time.monotonic() - self.started
-        told = stop.signal or (TIME_UP if limit and spent > limit else 0)
+        return stop.signal or (TIME_UP if limit and spent > limit else 0)
+
+    def asked_to_stop(self, stop: Stop) -> int:
+        """Return what stops all ranks at one and the same step, else 0.
+
+        On CUDA they ask each other every ten steps. On CPUs a step may take seconds and a
+        launcher waits 30 of them, so the question rides on every step's own reduction.
+        """
         if self.run.ranks.world == 1:
-            return told
-        if self.run.device.device.type == "cuda" and self.trip.step % ASK_EVERY:
-            return 0
-        return self.run.ranks.loudest(told)
+            return self.told(stop)
+        if self.run.device.device.type == "cuda":
+            silent = self.trip.step % ASK_EVERY != 0
+        else:
+            silent = not float(self.run.guard.heard)
+        return 0 if silent else self.run.ranks.loudest(self.told(stop))
 
     def check_finite(self, batch: Batch) -> None:
         """Stop the run where the flag has fallen; everything is as before the bad step."""
