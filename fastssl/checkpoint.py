@@ -87,7 +87,7 @@ def newest(folder: RunFolder, tell: Callable[[str], None]) -> dict[str, Any] | N
     if found:
         raise DataError(
             f"no checkpoint in {folder.checkpoints} is valid",
-            "start anew with another --out; nothing was changed in this folder",
+            "start anew with another --out; no checkpoint was changed",
         )
     return None
 

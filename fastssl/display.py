@@ -63,6 +63,8 @@ class Display:
         words = [f"loss {line['loss']:.4f}"]
         if "trusted" in line:
             words.append(f"trusted {100 * line['trusted']:.0f} %")
+        if line.get("fp16_skipped"):
+            words.append(f"fp16 skipped {line['fp16_skipped']:,}")
         words += [self.top1] if self.top1 else []
         words.append(f"{trip.images_per_s:,.0f} images/s")
         words.append(f"wait {100 * trip.data_wait:.1f} %")

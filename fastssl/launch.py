@@ -44,7 +44,8 @@ def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
             if ranks.rank == 0:
                 folder.claim(resume)
         try:
-            with group.contact(lambda rank, error: None):
+            world = ranks.world
+            with group.contact(lambda rank, error: write_failure(folder, rank, error, world)):
                 return start(loaded, folder, device, group)
         finally:
             folder.release()
@@ -89,10 +90,7 @@ def start(
         run = assemble(loaded, device, ranks)
         trip = resume_from(run, content, folder)
         compiling.choose(run, trip.step, display.say)
-    with (
-        group.contact(lambda rank, error: write_failure(folder, rank, error)),
-        out_of_memory(loaded),
-    ):
+    with out_of_memory(loaded):
         return travel(run, trip, folder, display)
 
 
@@ -202,6 +200,7 @@ def rehearse(loaded: Loaded, device: devices.Device, ranks: Any) -> int:
     display = Display(loaded.config.steps, ranks.rank != 0, lambda line: None)
     with out_of_memory(loaded):
         run = assemble(loaded, device, ranks)
+        compiling.choose(run, 0, display.say)
         for line in start_lines(run, "nothing is written", 0):
             display.say(line)
         progress = torch.zeros((), device=device.device)
@@ -242,10 +241,11 @@ class out_of_memory:
             ) from error
 
 
-def write_failure(folder: RunFolder, rank: int, error: UserError) -> None:
-    """Leave code and message in summary.json, if the folder is a run and can be written."""
-    print(f"rank {rank}: exit {error.exit_code}", file=sys.stderr) if rank else None
-    if not folder.started():
+def write_failure(folder: RunFolder, rank: int, error: UserError, world: int) -> None:
+    """Leave code and message in summary.json, if the folder is a run that is not finished."""
+    if world > 1:
+        print(f"rank {rank}: exit {error.exit_code}", file=sys.stderr)
+    if not folder.started() or folder.finished():
         return
     content = {"status": "failed", "exit": error.exit_code, "rank": rank, "what": error.what}
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ def summarize(run: Run, trip: Trip, figures: dict[str, Any], status: str) -> dic
         "seconds_per_step": trip.train_seconds / trip.step if trip.step else None,
         "images_per_s": round(trip.images_per_s, 1),
         "data_wait": round(trip.data_wait, 5),
+        **({"fp16_skipped": int(run.scaler.state["skipped"])} if run.scaler.enabled else {}),
     }
 
 
@@ -51,7 +54,16 @@ def end_lines(summary: dict[str, Any], path: Path) -> list[str]:
         ("speed", f"{summary['images_per_s']:,.0f} images/s"),
         ("data wait", f"{100 * summary['data_wait']:.2f} % of the training time"),
     ]
+    if summary.get("fp16_skipped"):
+        rows.append(("fp16 skipped", f"{summary['fp16_skipped']:,} steps, for an overflow"))
     lines = [f"{name:<14}{value}" for name, value in rows]
     if summary["status"] == "finished":
         return [*lines, f"next: fastssl eval {path}"]
-    return [*lines, f"{summary['status']} and saved; to go on, add --resume to the same line"]
+    return [*lines, f"{summary['status']} and saved; to go on: {line_to_resume(sys.argv)}"]
+
+
+def line_to_resume(words: list[str]) -> str:
+    """Return the line to type where the command was typed, else what to add to it."""
+    if words[1:2] != ["train"]:  # from Python, or by a tool of its own
+        return "begin it again with resume, with the same settings"
+    return shlex.join(["fastssl", *words[1:], *([] if "--resume" in words else ["--resume"])])

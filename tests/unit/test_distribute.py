@@ -111,6 +111,27 @@ def test_a_rank_that_fails_first_is_named_by_all(data, tmp_path):
     assert "Traceback" not in ranked.told(out, 0)
 
 
+def bad_start(rank):
+    if rank == 1:
+        from fastssl import launch
+
+        launch.resume_from = lambda *arguments: raise_bad_data()
+
+
+def test_a_rank_that_cannot_start_is_noted_in_the_run(data, tmp_path):
+    out = tmp_path / "run"
+    assert ranked.train(2, out, *SETTINGS, "steps=2", before=stop_rank_1_early) == [143, 143]
+    assert ranked.train(2, out, *SETTINGS, "steps=2", resume=True, before=bad_start) == [3, 3]
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["status"], summary["exit"], summary["rank"]) == ("failed", 3, 1)
+    assert "rank 1: exit 3" in ranked.told(out, 1)
+
+
+def stop_rank_1_early(rank):
+    if rank == 1:
+        runs.before_step(0, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+
 def die(rank):
     if rank == 1:
         runs.before_step(2, lambda: os.kill(os.getpid(), signal.SIGKILL))
@@ -155,7 +176,7 @@ def collectives(rank, folder):
     assert ranks.take(torch.arange(4)).tolist() == [[0, 1], [2, 3]][rank]
     assert ranks.mean(own).tolist() == [5, 6, 7]
     assert ranks.calls == 2 and ranks.sent == 24
-    assert ranks.loudest(4 * rank) == 4
+    assert ranks.loudest(4 * rank) == 4 and ranks.calls == 3
     share = np.array_split(np.arange(7), 2)[rank]  # as an evaluation is divided
     assert ranks.gather_uneven(torch.from_numpy(share)).tolist() == list(range(7))
     empty = torch.arange(5) if rank else torch.arange(0)

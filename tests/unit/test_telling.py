@@ -1,0 +1,102 @@
+"""What a run says of itself: how to go on, what was skipped, why it could not start."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+from fastssl import devices, launch, summary
+from fastssl.config_files import load
+from fastssl.display import Display
+from fastssl.errors import ConfigError, DataError
+from fastssl.folder import RunFolder
+from fastssl.guard import Guard
+from fastssl.ranks import SingleRank
+from fastssl.signals import Stop
+from fastssl.training import Training
+from fastssl.trip import Trip
+from tests.runs import TINY
+
+
+def run_of(skipped, enabled=True):
+    config = SimpleNamespace(seed=0)
+    return SimpleNamespace(
+        loaded=SimpleNamespace(config=config),
+        split=SimpleNamespace(validation=[], labeled=[1]),
+        store=SimpleNamespace(name="digits"),
+        algorithm=SimpleNamespace(name="flexmatch"),
+        scaler=SimpleNamespace(enabled=enabled, state={"skipped": torch.tensor(skipped)}),
+    )
+
+
+def test_the_line_to_go_on_is_told_as_it_must_be_typed(monkeypatch):
+    told = summary.summarize(run_of(0, False), Trip(), {}, "interrupted")
+    typed = ["/venv/bin/fastssl", "train", "digits", "--out", "my runs/a", "algo.threshold=0.9"]
+    monkeypatch.setattr("sys.argv", typed)
+    line = "fastssl train digits --out 'my runs/a' algo.threshold=0.9 --resume"
+    assert summary.end_lines(told, Path("a"))[-1] == f"interrupted and saved; to go on: {line}"
+    monkeypatch.setattr("sys.argv", [*typed, "--resume"])
+    assert summary.end_lines(told, Path("a"))[-1].endswith(line)
+    monkeypatch.setattr("sys.argv", ["my_script.py"])
+    assert "my_script" not in summary.end_lines(told, Path("a"))[-1]
+
+
+def test_steps_that_fp16_skipped_are_told():
+    lines = []
+    display = Display(10, True, lines.append)
+    display.logged(Trip(step=5), {"loss": 1.0, "fp16_skipped": 0})
+    display.logged(Trip(step=6), {"loss": 1.0, "fp16_skipped": 3})
+    assert "fp16" not in lines[0] and "fp16 skipped 3" in lines[1]
+    for skipped in (0, 3):
+        told = summary.summarize(run_of(skipped), Trip(), {}, "finished")
+        assert told["fp16_skipped"] == skipped
+        shown = "\n".join(summary.end_lines(told, Path("a")))
+        assert ("fp16 skipped  3 steps" in shown) == (skipped > 0)
+    assert "fp16_skipped" not in summary.summarize(run_of(0, False), Trip(), {}, "finished")
+
+
+def test_a_failure_is_written_into_a_run_that_is_not_finished(tmp_path, capsys):
+    folder = RunFolder(tmp_path)
+    launch.write_failure(folder, 0, DataError("bad", "mend"), 2)
+    assert "rank 0: exit 3" in capsys.readouterr().err and not folder.summary.exists()
+    folder.config.write_text("data: digits\n")
+    launch.write_failure(folder, 0, DataError("bad", "mend"), 1)
+    assert capsys.readouterr().err == ""
+    assert json.loads(folder.summary.read_text())["what"] == "bad"
+    folder.summary.write_text('{"status": "finished"}')
+    launch.write_failure(folder, 0, ConfigError("other words", "mend"), 1)
+    assert folder.finished()
+
+
+def test_a_dry_run_compiles_as_the_run_would(data, monkeypatch):
+    loaded, chosen = load("digits", [*TINY, "steps=2"]), []
+    monkeypatch.setattr(launch.compiling, "choose", lambda run, step, tell: chosen.append(step))
+    assert launch.rehearse(loaded, devices.choose(loaded.config), SingleRank()) == 0
+    assert chosen == [0]
+
+
+def test_the_question_whether_to_stop_rides_on_the_steps_reduction():
+    calls = []
+
+    def mean(tensor):
+        calls.append(tensor.tolist())
+        return tensor if tensor.ndim == 0 else tensor + torch.tensor([0.0, 7.5])  # rank 1 got 15
+
+    ranks = SimpleNamespace(world=2, mean=mean, loudest=lambda told: calls.append(told) or 15)
+    model = torch.nn.Linear(2, 1)
+    model(torch.ones(1, 2)).sum().backward()
+    guard = Guard(model, {}, 0, torch.device("cpu"))
+    config = SimpleNamespace(max_time=0, steps=3)
+    device = SimpleNamespace(device=torch.device("cpu"))
+    run = SimpleNamespace(
+        loaded=SimpleNamespace(config=config), ranks=ranks, device=device, guard=guard
+    )
+    training = Training(run, Trip(), None, None, None)
+    stop = Stop()
+    assert training.asked_to_stop(stop) == 0 and not calls, "nobody was told: nothing is sent"
+    guard.ask = lambda: training.told(stop)
+    assert guard.judge(torch.tensor(1.0), 0, ranks) == 1
+    assert calls == [[1.0, 0.0]], "one reduction, with the question in it"
+    assert training.asked_to_stop(stop) == 15 and calls[1:] == [0]
+    assert guard.judge(torch.tensor(float("nan")), 1, ranks) == 0 and guard.bad_step == 1
