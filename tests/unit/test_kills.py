@@ -1,6 +1,7 @@
 """A conversion that is killed or interrupted leaves no half store, and the next one succeeds."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from fastssl.conversion import convert
-convert(sys.argv[1], Path(sys.argv[2]), size=64, formats=("dali",), workers=2, test_fraction=0.2)
+formats = tuple(sys.argv[3:]) or None  # None: those of this machine
+convert(sys.argv[1], Path(sys.argv[2]), size=64, formats=formats, workers=2, test_fraction=0.2)
 """
 
 
@@ -29,13 +31,13 @@ def pets(tmp_path_factory) -> Path:
     return write_folder(tmp_path_factory.mktemp("kills") / "pets", 4, 150, size=(200, 160))
 
 
-def start(pets: Path, out: Path) -> subprocess.Popen:
-    command = [sys.executable, "-c", PROGRAM, str(pets), str(out)]
+def start(pets: Path, out: Path, *formats: str) -> subprocess.Popen:
+    command = [sys.executable, "-c", PROGRAM, str(pets), str(out), *formats]
     return subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
-def run(pets: Path, out: Path) -> None:
-    process = start(pets, out)
+def run(pets: Path, out: Path, *formats: str) -> None:
+    process = start(pets, out, *formats)
     assert process.wait() == 0
     assert verify(out).problems == []
     assert sorted(path.name for path in out.parent.iterdir()) == [out.name]
@@ -47,33 +49,36 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
         time.sleep(0.002)
 
 
-def kill_and_run_again(pets: Path, folder: Path, delays: list[float]) -> int:
-    """Kill conversions, each some seconds after it began to write; count those that were cut."""
-    cut = 0
-    for number, delay in enumerate(delays):
-        out = folder / str(number) / "out"
-        process = start(pets, out)
-        wait_for(out.parent / ".out.partial", process)
-        time.sleep(delay)
+def kill_and_run_again(pets: Path, out: Path, cuts: int, longest: float, *formats: str) -> None:
+    """Kill conversions at random moments of their writing until some were cut; then finish one.
+
+    Each begins upon what the one before it left.
+    """
+    random = np.random.default_rng(cuts)
+    done = 0
+    for _ in range(4 * cuts):
+        process = start(pets, out, *formats)
+        wait_for(out.parent / ".out.partial" / "train-00000.tar", process)
+        time.sleep(random.uniform(0, longest))
         process.kill()
         process.wait()
         if out.exists():
             assert verify(out).problems == []
+            shutil.rmtree(out)
         else:
-            cut += 1
-            run(pets, out)
-    return cut
+            done += 1
+        if done == cuts:
+            return run(pets, out, *formats)
+    raise AssertionError(f"only {done} conversions were cut")
 
 
 def test_killed_at_random_moments(pets, tmp_path):
-    delays = np.random.default_rng(0).uniform(0, 0.6, 2).tolist()
-    assert kill_and_run_again(pets, tmp_path, [0.0, *delays])
+    kill_and_run_again(pets, tmp_path / "out", 2, 0.2, "dali")
 
 
 @pytest.mark.slow
 def test_killed_at_ten_random_moments(pets, tmp_path):
-    delays = np.random.default_rng(1).uniform(0, 2.0, 10).tolist()
-    assert kill_and_run_again(pets, tmp_path, delays)
+    kill_and_run_again(pets, tmp_path / "out", 10, 0.6)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -98,7 +103,7 @@ def test_interrupted(number, pets, tmp_path):
 def test_workers_do_not_outlive_a_killed_conversion(pets, tmp_path):
     import psutil
 
-    process = start(pets, tmp_path / "out")
+    process = start(pets, tmp_path / "out", "dali")
     wait_for(tmp_path / ".out.partial" / "train-00000.tar", process)
     workers = psutil.Process(process.pid).children(recursive=True)
     process.kill()
