@@ -32,9 +32,9 @@ def run_tests() -> dict[str, Any]:
 def profiles(quick: bool, photos: Path | None) -> list[tuple[str, list[str]]]:
     """Return the profiles to take: a subject with its words."""
     few = ["--repetitions", "2"] if quick else []
-    wanted = [("views", ["--size", str(size), *few]) for size in (32, 224)]
+    wanted = [("views", ["--size", str(size), "device=cuda", *few]) for size in (32, 224)]
     wanted += [("step", ["device=cuda", "batch=64", "--compiled", *few])]
-    wanted += [("cpl", few), ("train", ["--config", "cifar10", *few])]
+    wanted += [("cpl", ["device=cuda", *few]), ("train", ["--config", "cifar10", *few])]
     if photos:
         wanted.append(("photos", ["--folder", str(photos), *few]))
     return wanted

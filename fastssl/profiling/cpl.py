@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fastssl.algorithms import Facts, State, cpl
+from fastssl.devices import choose_device
 from fastssl.errors import ConfigError
 from fastssl.profiling.measure import Measured, environment, interleave
 from fastssl.ranks import SingleRank
@@ -37,6 +38,8 @@ class Options:
     """Counted rounds; one more warms up."""
     updates: int = 300
     """Updates of one repetition of ours; the Counter form does one to three."""
+    device: str = "cpu"
+    """cpu or cuda: where logits and state lie."""
 
 
 class Work:
@@ -45,14 +48,16 @@ class Work:
     def __init__(self, asked: Options, images: int) -> None:
         source = torch.Generator().manual_seed(0)
         self.config, self.ranks = cpl.CurriculumSettings(), SingleRank()
-        self.logits = [_logits(asked, source) for _ in range(8)]
+        self.logits = [_logits(asked, source).to(asked.device) for _ in range(8)]
         self.position = [
-            torch.randint(images, (asked.batch,), generator=source) for _ in range(256)
+            torch.randint(images, (asked.batch,), generator=source).to(asked.device)
+            for _ in range(256)
         ]
         self.batches = [_batch(position) for position in self.position]
-        shares = torch.full((asked.classes,), 1 / asked.classes)
-        self.state = cpl.init_state(self.config, Facts(asked.classes, images, shares, "cpu"))
-        marks = torch.randint(-1, asked.classes, (images,), generator=source)
+        shares = torch.full((asked.classes,), 1 / asked.classes, device=asked.device)
+        facts = Facts(asked.classes, images, shares, torch.device(asked.device))
+        self.state = cpl.init_state(self.config, facts)
+        marks = torch.randint(-1, asked.classes, (images,), generator=source).to(asked.device)
         self.state["marks"].copy_(marks)
         self.state["counts"].copy_(torch.bincount(marks % (asked.classes + 1)))
         self.marks = marks
@@ -76,6 +81,7 @@ def counted(logits: Tensor, position: Tensor, marks: Tensor, threshold: float) -
     count = Counter(marks.tolist())
     most = max(count.values())
     learnt = torch.tensor([count[c] / most for c in range(logits.shape[1])])
+    learnt = learnt.to(logits.device)
     confidence, guess = logits.softmax(dim=1).max(dim=1)
     trusted = confidence >= threshold * (learnt[guess] / (2 - learnt[guess]))
     sure = confidence >= threshold
@@ -120,7 +126,9 @@ def _cases(
 def _seconds(update: Callable[[], Tensor], times: int) -> float:
     started = time.perf_counter()
     for _ in range(times):
-        update()
+        done = update()
+    if done.is_cuda:
+        torch.cuda.synchronize()
     return (time.perf_counter() - started) / times
 
 
@@ -136,8 +144,8 @@ def generated(asked: Options) -> dict[str, int]:
     )
     code = "\n".join(codes)
     return {
-        "kernels": len(re.findall(r"^cpp_fused\w* = async_compile", code, re.MULTILINE)),
-        "calls": len(re.findall(r"^\s+cpp_fused\w*\(", code, re.MULTILINE)),
+        "kernels": len(re.findall(r"^(?:cpp|triton)_\w* = async_compile", code, re.MULTILINE)),
+        "calls": len(re.findall(r"^\s+(?:cpp_fused\w*|triton_\w+\.run)\(", code, re.MULTILINE)),
         "fallbacks": len(re.findall(r"extern_kernels\.|aten\.\w+\.\w+\(", code)),
     }
 
@@ -162,6 +170,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     asked = Options(**given)
     if not asked.images or min(asked.images) < 1:
         raise ConfigError("cpl needs numbers of images", "take images=50000,1281167")
+    choose_device(asked.device, 0)  # a GPU that is not there is told at once
     return asked
 
 
@@ -173,7 +182,12 @@ def _record(
     return {
         "what": "cpl",
         "environment": environment(),
-        "settings": {"classes": asked.classes, "batch": asked.batch, "threads": 1},
+        "settings": {
+            "classes": asked.classes,
+            "batch": asked.batch,
+            "threads": 1,
+            "device": asked.device,
+        },
         "results": [
             {
                 "name": name.split()[0],

@@ -39,6 +39,8 @@ class Options:
     """Counted rounds; one more warms up."""
     seconds: float = 1.0
     """Least time of one repetition."""
+    device: str = "cpu"
+    """cpu or cuda; on cuda the kernel for devices is measured too, as `fastssl torch`."""
 
 
 class Ours:
@@ -87,6 +89,35 @@ class Ours:
         """Have nothing to end."""
 
 
+class OnDevice(Ours):
+    """The same with the kernel for devices, where images and views lie in the device's memory."""
+
+    def __init__(self, work: Work, device: str) -> None:
+        import torch
+
+        super().__init__(work, 1)
+        self._device = torch.device(device)
+        self._stored = torch.from_numpy(work.images).to(self._device)
+
+    def epoch(self) -> int:
+        """Make the views of every image once, and wait for them."""
+        import torch
+
+        from pipelines.views import kernel_torch
+
+        work, made = self._work, 0
+        for start in range(0, len(self._order) - work.batch + 1, work.batch):
+            chosen = torch.from_numpy(self._order[start : start + work.batch]).to(self._device)
+            drawn = [torch.from_numpy(rows).to(self._device) for rows in self.drawn()]
+            views = kernel_torch.apply(
+                self._stored[chosen], drawn, self._recipes, work.mean, work.std
+            )
+            made += sum(len(view) for view in views)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return made
+
+
 def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """Measure; return the record."""
     asked = _options({**(options or {}), **more})
@@ -97,6 +128,8 @@ def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]
             for name in asked.against:
                 cases[f"{name} {threads}"] = PEERS[name](work, threads)
             cases[f"fastssl {threads}"] = Ours(work, threads)
+        if asked.device != "cpu":
+            cases["fastssl torch 0"] = OnDevice(work, asked.device)
         timed = {name: _timed(peer, asked.seconds) for name, peer in cases.items()}
         measured = interleave(timed, asked.repetitions)
         share = draw_share(Ours(work, max(asked.threads)))
@@ -137,6 +170,10 @@ def _options(given: Mapping[str, Any]) -> Options:
         raise ConfigError(f"views of {asked.size} pixels are not measured", "take 32, 96 or 224")
     if not asked.threads or min(asked.threads) < 1:
         raise ConfigError("views need a number of threads", "take threads=1,2")
+    if asked.device != "cpu":
+        from fastssl.devices import choose_device
+
+        choose_device(asked.device, 0)  # a GPU that is not there is told at once
     for name in asked.against:
         PEERS[name]  # an unknown one is told before anything is measured
     return asked
@@ -158,14 +195,21 @@ def _record(asked: Options, measured: Mapping[str, Measured], share: float) -> d
     most = max(asked.threads)
     ours = measured[f"fastssl {most}"]
     ratio = {name: ours.median / measured[f"{name} {most}"].median for name in asked.against}
+    if asked.device != "cpu":
+        ratio["torch"] = measured["fastssl torch 0"].median / ours.median
     return {
         "what": f"views {asked.size}",
         "environment": environment(),
-        "settings": {"size": asked.size, "batch": asked.batch, "repetitions": asked.repetitions},
+        "settings": {
+            "size": asked.size,
+            "batch": asked.batch,
+            "repetitions": asked.repetitions,
+            "device": asked.device,
+        },
         "results": [
             {
-                "name": name.split()[0],
-                "threads": int(name.split()[1]),
+                "name": name.rsplit(maxsplit=1)[0],
+                "threads": int(name.rsplit(maxsplit=1)[1]),
                 "rate": round(case.median, 1),
                 "unit": "views/s",
                 "spread": round(case.spread, 1),

@@ -24,6 +24,11 @@ def test_an_unknown_option_is_named():
         profile.run(speed=1)
 
 
+def test_a_device_that_is_not_supported_is_told():
+    with pytest.raises(ConfigError, match="not supported"):
+        profile.run(images=(50,), device="meta")
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_record():

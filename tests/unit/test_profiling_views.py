@@ -43,6 +43,30 @@ def test_ours_makes_two_views_of_each_image() -> None:
     assert 0 < views.draw_share(ours, batches=3) < 1
 
 
+def test_the_kernel_for_devices_makes_two_views_of_each_image() -> None:
+    ours = views.OnDevice(work(), "cpu")
+    assert [ours.epoch(), ours.epoch()] == [96, 96]
+
+
+def test_a_device_has_a_row_and_a_ratio_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastssl import devices
+
+    real = views.OnDevice
+    monkeypatch.setattr(views, "BYTES", 1)
+    monkeypatch.setattr(views, "OnDevice", lambda work, device: real(work, "cpu"))
+    monkeypatch.setattr(devices, "choose_device", lambda wanted, rank: None)
+    options = {"against": [], "threads": [1], "batch": 8, "repetitions": 1, "seconds": 0.0}
+    record = views.run(options, device="cuda")
+    names = [(result["name"], result["threads"]) for result in record["results"]]
+    assert names == [("fastssl", 1), ("fastssl torch", 0)]
+    assert set(record["ratio"]) == {"torch"} and record["settings"]["device"] == "cuda"
+
+
+def test_a_device_that_is_not_there_is_told() -> None:
+    with pytest.raises(ConfigError, match="tpu"):
+        views.run(device="tpu")
+
+
 def test_the_plain_pipeline_changes_the_image_and_covers_a_square() -> None:
     from PIL import Image
 
