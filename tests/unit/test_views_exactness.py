@@ -209,15 +209,46 @@ def test_real_photographs_equal_pillow(kernel: str, size: tuple[int, int]) -> No
     assert_exact(kernel, photographs(size, 40), 1000)
 
 
-@pytest.mark.slow
-@needs_cifar10
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_real_small_images_equal_pillow(kernel: str) -> None:
+def cifar_images(count: int) -> np.ndarray:
     import pickle
 
     with tarfile.open(CIFAR10) as tar:
         for member in tar:
             if member.name.endswith("data_batch_1"):
-                data = pickle.load(tar.extractfile(member), encoding="bytes")[b"data"][:1000]
+                data = pickle.load(tar.extractfile(member), encoding="bytes")[b"data"][:count]
                 break
-    assert_exact(kernel, data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1).copy(), 1000)
+    return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1).copy()
+
+
+@pytest.mark.slow
+@needs_cifar10
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_real_small_images_equal_pillow(kernel: str) -> None:
+    assert_exact(kernel, cifar_images(1000), 1000)
+
+
+def assert_whole_views(kernel: str, images: np.ndarray, size: int, times: int) -> None:
+    """Compare whole strong views, drawn anew in every step, with those of Pillow."""
+    recipe = recipes(flip=True, padding=4, size=(size, size))["strong"]
+    slots = np.arange(len(images))
+    for step in range(times):
+        where = {"seed": 5, "step": step, "stream": 1, "view": 1}
+        rows = draw(recipe, **where, slots=slots, size=images.shape[1:3])
+        made = run(kernel, images, rows, recipe)
+        for i, image in enumerate(images):
+            wanted = pillow_views.view(recipe, image, **where, slot=i)
+            np.testing.assert_array_equal(made[i], wanted, f"image {i} in step {step}")
+
+
+@pytest.mark.slow
+@needs_photos
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_whole_strong_views_of_photographs_equal_pillow(kernel: str) -> None:
+    assert_whole_views(kernel, photographs((256, 256), 40), 224, times=8)
+
+
+@pytest.mark.slow
+@needs_cifar10
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_whole_strong_views_of_small_images_equal_pillow(kernel: str) -> None:
+    assert_whole_views(kernel, cifar_images(400), 32, times=2)
