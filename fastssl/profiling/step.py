@@ -204,6 +204,16 @@ def _says(shares: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
     )
 
 
+def _ratio(asked: Options, measured: Mapping[str, Measured]) -> dict[str, float]:
+    mine = measured["fastssl"].median
+    ratio = {"split": mine / measured["fastssl, forward=split"].median}
+    if "reference" in measured:
+        ratio = {"reference": measured["reference"].median / mine, **ratio}
+    if asked.compiled:
+        ratio["compiled"] = mine / measured["fastssl, compiled"].median
+    return {name: round(value, 3) for name, value in ratio.items()}
+
+
 def _record(
     asked: Options,
     measured: Mapping[str, Measured],
@@ -212,12 +222,6 @@ def _record(
     theirs: list[dict[str, Any]],
     exchanged: dict[str, Any],
 ) -> dict[str, Any]:
-    mine = measured["fastssl"].median
-    ratio = {"split": mine / measured["fastssl, forward=split"].median}
-    if "reference" in measured:
-        ratio = {"reference": measured["reference"].median / mine, **ratio}
-    if asked.compiled:
-        ratio["compiled"] = mine / measured["fastssl, compiled"].median
     images = 8 * asked.batch
     return {
         "what": "step",
@@ -234,7 +238,7 @@ def _record(
             }
             for name, case in measured.items()
         ],
-        "ratio": {name: round(value, 3) for name, value in ratio.items()},
+        "ratio": _ratio(asked, measured),
         "losses_apart": apart,
         "time": shares,
         "time_reference": theirs,
