@@ -51,8 +51,8 @@ def _plausible(content: dict[str, Any]) -> bool:
     """Tell whether a manifest has the shape of ours, whoever sealed it."""
     try:
         names = [content["name"], *content["class_names"]]
-        files = [*content["files"], *(n for s in content["splits"].values() for n in s["shards"])]
-        files += content["splits"]
+        files = [*content["files"], *content["splits"]]
+        lists = [split["shards"] for split in content["splits"].values()]
         numbers = [content["classes"], *(f["size"] for f in content["files"].values())]
         for split in content["splits"].values():
             numbers += [split["count"], split["height"], split["width"]]
@@ -61,6 +61,8 @@ def _plausible(content: dict[str, Any]) -> bool:
             and len(content["class_names"]) == content["classes"]
             # A name is a name, and no way out of the folder.
             and all(file == Path(file).name != ".." for file in files)
+            and all(isinstance(shards, list) for shards in lists)
+            and all(shard in content["files"] for shards in lists for shard in shards)
             and all(type(number) is int and number >= 0 for number in numbers)
             and all(isinstance(file["sha256"], str) for file in content["files"].values())
             and all(split["encoding"] in ("raw", "jpeg") for split in content["splits"].values())

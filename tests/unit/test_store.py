@@ -1,5 +1,6 @@
 """Opening stores: by path and by name, and what is said where there is none."""
 
+import json
 import multiprocessing
 import pickle
 import shutil
@@ -87,6 +88,17 @@ def test_a_manifest_of_another_version_or_kind(data, tmp_path):
     (copy / "dataset.json").write_bytes(b"[]")
     with pytest.raises(DataError, match="damaged"):
         open_store(copy)
+
+
+@pytest.mark.parametrize("shards", ["raw", ["other.tar"], [3], None])
+def test_a_manifest_whose_shards_are_not_among_its_files(data, tmp_path, shards):
+    store = copied(data, tmp_path)
+    content = json.loads((store / "dataset.json").read_bytes())
+    del content["sha256"]
+    content["splits"]["train"]["shards"] = shards
+    (store / "dataset.json").write_bytes(render(content))
+    with pytest.raises(DataError, match="not as `convert` writes it"):
+        open_store(store)
 
 
 def _first_use(folder):
