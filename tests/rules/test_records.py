@@ -24,17 +24,25 @@ def test_a_record_can_be_made_again_by_what_it_says(path):
         assert {"name", "rate", "unit", "spread"} <= result.keys(), result.get("name")
 
 
-def tables():
-    place = ROOT / "tools" / "readme_tables.py"
-    spec = importlib.util.spec_from_file_location("readme_tables", place)
+def tool(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def test_the_readme_is_what_the_records_say():
-    module = tables()
+    module = tool("readme_tables")
     text = module.README.read_text()
     assert module.filled(text) == text, "run: python tools/readme_tables.py"
     names = re.findall(r"<!-- table: ([\w-]+) -->", text)
     assert sorted(names) == sorted(module.TABLES)
+
+
+def test_figures_are_drawn_from_their_records():
+    drawn = sorted((ROOT / "tools" / "results").glob("*.svg"))
+    assert drawn
+    for figure in drawn:
+        results = json.loads(figure.with_suffix(".json").read_text())["results"]
+        assert tool("sweep_record").draw(results) == figure.read_text(), figure.name
+        assert f"tools/results/{figure.name}" in (ROOT / "README.md").read_text()
