@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fastssl import host_memory
 from fastssl.config import RunConfig
 from fastssl.errors import ConfigError, ResourceError
 
@@ -40,17 +41,23 @@ def choose(config: RunConfig, local_rank: int = 0, local_world: int = 1) -> Devi
     """Choose the device of this process and set what is global in torch."""
     device = choose_device(config.device, local_rank)
     precision = choose_precision(config.precision, device)
-    cores = max(1, len(os.sched_getaffinity(0)) // local_world)
-    threads = config.threads or cores
-    # On a CPU the model owns the cores; making views costs a small share of a step.
-    loader_threads = config.loader_threads or max(1, cores // 4)
+    threads, loader_threads = choose_threads(config, local_world)
     torch.set_num_threads(threads)
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
+    else:
+        host_memory.keep()
     return Device(device, precision, threads, loader_threads)
+
+
+def choose_threads(config: RunConfig, local_world: int = 1) -> tuple[int, int]:
+    """Return the threads of the model and of the loader in one of a machine's processes."""
+    cores = max(1, len(os.sched_getaffinity(0)) // local_world)
+    # On a CPU the model owns the cores; making views costs a small share of a step.
+    return config.threads or cores, config.loader_threads or max(1, cores // 4)
 
 
 def choose_device(wanted: str, local_rank: int) -> torch.device:
