@@ -7,11 +7,11 @@ with each of them are taken in turn, in one run.
 from __future__ import annotations
 
 import copy
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -50,10 +50,14 @@ class Options:
 
 @dataclass
 class Feeding:
-    """Steps fed by one source of batches."""
+    """Steps fed by one source of batches.
+
+    A repetition begins with one batch taken and none made ahead, and one more is made for every
+    step: what a loader prepared in somebody else's time would hide that it is slow.
+    """
 
     run: Run
-    batches: Iterator[Batch]
+    feed: Callable[[int, int], Iterator[Batch]]  # the batches from one step up to another
     steps: int
     loader: Loader | None = None  # whose waiting counts
     shares: list[float] = field(default_factory=list)
@@ -62,14 +66,18 @@ class Feeding:
     def __call__(self) -> float:
         """Take some steps; return seconds a step."""
         progress = torch.zeros((), device=self.run.device.device)
+        batches = self.feed(self.done, self.done + self.steps + 1)
+        batch = next(batches)
         started, waited = time.perf_counter(), self.waited
         for _ in range(self.steps):
-            take_step(self.run, next(self.batches), self.done, progress)
+            take_step(self.run, batch, self.done, progress)
+            batch = next(batches)
             self.done += 1
         if self.run.device.device.type == "cuda":
             torch.cuda.synchronize()
         passed = time.perf_counter() - started
         self.shares.append((self.waited - waited) / passed)
+        next(batches, None)  # that was the last: the loader's thread ends
         return passed / self.steps
 
     @property
@@ -94,10 +102,9 @@ def run(config: str = "cifar10", overrides: Sequence[str] = (), **options: Any) 
     loaders = {name: open_loader(base, name) for name in names}
     try:
         constant = copy.deepcopy(base.loader.batch(0))
-        cases = {CONSTANT: Feeding(base, itertools.repeat(constant), asked.steps)}
+        cases = {CONSTANT: Feeding(base, lambda a, b: repeat(constant, b - a), asked.steps)}
         for name, loader in loaders.items():
-            batches = loader.iterate(0, loaded.config.steps)
-            cases[name] = Feeding(base, batches, asked.steps, loader)
+            cases[name] = Feeding(base, loader.iterate, asked.steps, loader)
         work: dict[str, Callable[[], float]] = {**cases, CHECKPOINT: lambda: snap(base)}
         measured = interleave(work, asked.repetitions)
     finally:

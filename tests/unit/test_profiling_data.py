@@ -1,10 +1,15 @@
 import json
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+import pipelines
 from fastssl.errors import DataError
 from fastssl.profiling import photos, train
+from pipelines.loader import Loader
 from tests.pictures import noise
 
 
@@ -42,6 +47,19 @@ def test_the_record_of_a_training():
     share = rows["checkpoint"] / rows["constant batch"]
     assert record["ratio"]["checkpoint"] == pytest.approx(share, rel=0.1)
     assert all(0 <= share <= 1 for share in record["data_wait"].values())
+
+
+def test_a_slow_loader_is_seen_to_be_slow(data, monkeypatch):
+    monkeypatch.setattr(train, "take_step", lambda *given: None)
+    made = Loader._make
+    monkeypatch.setattr(Loader, "_make", lambda *given: time.sleep(0.02) or made(*given))
+    run = SimpleNamespace(device=SimpleNamespace(device=torch.device("cpu")))
+    with pipelines.open_loader("digits", labels=40, batch=4, ratio=2) as loader:
+        steps = train.Feeding(run, loader.iterate, 2, loader)
+        for _ in range(3):
+            assert steps() > 0.015
+            time.sleep(0.1)  # what it could make meanwhile must not count
+    assert steps.share > 0.9 and steps.done == 6
 
 
 def test_the_sentence_names_the_key_to_change():
