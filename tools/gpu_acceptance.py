@@ -3,7 +3,8 @@
     python tools/gpu_acceptance.py [--out tools/results] [--photos FOLDER] [--quick]
 
 Runs the GPU tests (no host wait, both view kernels alike, one device against several), then
-`profile views|step|cpl|train` with their peers, and writes gpu-acceptance.json.
+`profile views|step|cpl|train` with their peers, and writes gpu-acceptance.json. Training is
+measured on CIFAR-10 where it is converted (`fastssl convert cifar10 --download`), else on digits.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ def run_tests() -> dict[str, Any]:
 
 def profiles(quick: bool, photos: Path | None) -> list[tuple[str, list[str]]]:
     """Return the profiles to take: a subject with its words."""
+    from pipelines.store import default_place
+
     few = ["--repetitions", "2"] if quick else []
+    data = "cifar10" if (default_place("cifar10") / "dataset.json").exists() else "digits"
     wanted = [("views", ["--size", str(size), "device=cuda", *few]) for size in (32, 224)]
     wanted += [("step", ["device=cuda", "batch=64", "--compiled", *few])]
-    wanted += [("cpl", ["device=cuda", *few]), ("train", ["--config", "cifar10", *few])]
+    wanted += [("cpl", ["device=cuda", *few]), ("train", ["--config", data, *few])]
     if photos:
         wanted.append(("photos", ["--folder", str(photos), *few]))
     return wanted
