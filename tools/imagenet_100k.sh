@@ -10,26 +10,33 @@ set -euo pipefail
 
 usage() {
     sed -n '2,8s/^# \{0,1\}//p' "$0"
-    exit "$1"
+    exit 0
+}
+
+refuse() {
+    printf 'error: %s\n  fix: type %s\n' "$1" "$(sed -n '4s/^# *//p' "$0")" >&2
+    exit 2
 }
 
 python=${PYTHON:-python3}
 raw="" store=data/imagenet out=runs/imagenet-100k nproc="" words=() convert=()
 while (($#)); do
     case $1 in
+    --store | --out | --nproc | --size) (($# > 1)) || refuse "$1 wants a value" ;;&
     --store) store=$2 && shift 2 ;;
     --out) out=$2 && shift 2 ;;
     --nproc) nproc=$2 && shift 2 ;;
     --size) convert+=(--size "$2") && words+=("image_size=$2") && shift 2 ;;
-    -h | --help) usage 0 ;;
+    -h | --help) usage ;;
+    -*) refuse "there is no option $1" ;;
     *=*) words+=("$1") && shift ;;
-    -*) usage 2 ;;
-    *) [[ -z $raw ]] || usage 2; raw=$1 && shift ;;
+    *) [[ -z $raw ]] || refuse "$raw and $1 can't both be ILSVRC"; raw=$1 && shift ;;
     esac
 done
-[[ -n $raw ]] || usage 2
+[[ -n $raw ]] || refuse "the folder ILSVRC is missing"
 # One process a GPU; without GPUs one.
 nproc=${nproc:-$("$python" -c 'import torch; print(max(1, torch.cuda.device_count()))')}
+[[ $nproc =~ ^[1-9][0-9]*$ ]] || refuse "--nproc $nproc is not a number of processes"
 
 if [[ ! -f $store/dataset.json ]]; then
     "$python" -m fastssl convert imagenet "$store" --root "$raw" "${convert[@]}"

@@ -116,8 +116,29 @@ def test_the_imagenet_recipe_with_both_readers_is_one_run(data, tmp_path):
     assert losses[0] == losses[1]  # both readers give the same bytes
 
 
-def test_the_recipe_says_how_it_is_used(tmp_path):
-    done = subprocess.run(
-        ["bash", str(ROOT / "tools/imagenet_100k.sh")], capture_output=True, text=True
-    )
-    assert done.returncode == 2 and "--nproc N" in done.stdout
+def call_recipe(*words: str) -> subprocess.CompletedProcess:
+    command = ["bash", str(ROOT / "tools/imagenet_100k.sh"), *words]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True)
+
+
+def test_the_recipe_says_how_it_is_used():
+    done = call_recipe("--help")
+    assert done.returncode == 0 and "--nproc N" in done.stdout and not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "the folder ILSVRC is missing"),
+        (["raw", "--store"], "--store wants a value"),
+        (["raw", "--sizes", "64"], "no option --sizes"),
+        (["raw", "--nproc=2"], "no option --nproc=2"),
+        (["raw", "more"], "raw and more"),
+        (["raw", "--nproc", "two"], "--nproc two"),
+    ],
+)
+def test_a_mistake_in_the_recipe_is_told_in_two_lines(words, told):
+    done = call_recipe(*words)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 2 and not done.stdout and len(lines) == 2
+    assert told in lines[0] and "  fix: type tools/imagenet_100k.sh ILSVRC" in lines[1]
