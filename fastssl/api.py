@@ -8,7 +8,6 @@ Everything heavy is imported when a function is called.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from dataclasses import MISSING, fields
@@ -127,16 +126,12 @@ def profile(subject: str, **options: Any) -> dict[str, Any]:
     >>> import fastssl
     >>> fastssl.profile("nothing")
     Traceback (most recent call last):
-    fastssl.errors.ConfigError: nothing called 'nothing' can be measured
+    pipelines.errors.ConfigError: there is nothing to profile named 'nothing'
+      fix: type one of: views, photos, convert, cpl, step, train, predict, checkpoint, scaling, plan
     """
-    from importlib.util import find_spec
+    from fastssl.cli_profile import subject_module
 
-    name = f"fastssl.profiling.{subject}"
-    if not subject.isidentifier() or find_spec(name) is None:
-        raise ConfigError(
-            f"nothing called {subject!r} can be measured", "`fastssl profile --help` lists them"
-        )
-    module = importlib.import_module(name)
+    module = subject_module(subject)
     known = {field.name: field for field in fields(module.Options)}
     for option in options.keys() - known.keys():
         raise ConfigError(f"{subject} has no option {option!r}", f"take: {', '.join(known)}")

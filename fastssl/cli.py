@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,10 +19,11 @@ from fastssl.version import __version__
 app = typer.Typer(
     name="fastssl",
     help="Learn image classifiers from a handful of labels and a mass of unlabelled images.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+UsageError: Any = typer.BadParameter.__mro__[1]  # typer gives its base no public name
 
 Config = Annotated[str, typer.Argument(help="Name of a shipped configuration, or a YAML file.")]
 Words = Annotated[list[str] | None, typer.Argument(help="Settings as key=value.")]
@@ -199,12 +200,16 @@ def main() -> None:
     """Run the command; the console script."""
     try:
         try:
-            app()
+            code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         finally:
             sys.stdout.flush()  # a full disk behind it is told here, not after the end
+        sys.exit(code)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except UsageError as error:
+        print(f"error: {misused(error)}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
@@ -215,6 +220,15 @@ def main() -> None:
         if error.errno is None:  # not of the system: a traceback tells more
             raise
         sys.exit(tell_of_system(error))
+
+
+def misused(error: Any) -> ConfigError:
+    """Put what the parser of the command line found into our two lines."""
+    what = " ".join(error.format_message().split()).rstrip(".")
+    verb = error.ctx.command_path if error.ctx else "fastssl"
+    example = (error.ctx.command.epilog or "") if error.ctx else ""
+    fix = f"type for example {example.removeprefix('Example: ')}; " if example else ""
+    return ConfigError(f"{verb}: {what[0].lower()}{what[1:]}", f"{fix}{verb} --help tells more")
 
 
 def tell_of_system(error: OSError) -> int:

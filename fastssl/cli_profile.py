@@ -65,17 +65,8 @@ def profile(
 def measure(
     subject: str, words: list[str], config: str | None, asked: dict[str, Any]
 ) -> dict[str, Any]:
-    """Import the subject's module and run it with the options given, and no others."""
-    if subject not in SUBJECTS:
-        from fastssl.config_problems import nearest
-
-        raise ConfigError(
-            f"there is nothing to profile named {subject!r}{nearest(subject, list(SUBJECTS))}",
-            f"type one of: {', '.join(SUBJECTS)}",
-        )
-    from importlib import import_module
-
-    module = import_module(f"fastssl.profiling.{subject}")
+    """Run the subject's module with the options given, and no others."""
+    module = subject_module(subject)
     known = {field.name: field for field in fields(module.Options) if field.name != "overrides"}
     more: dict[str, Any] = {}
     if subject in WITH_CONFIG:
@@ -100,6 +91,20 @@ def measure(
     }
     found: dict[str, Any] = module.run(**options, **more)
     return found
+
+
+def subject_module(subject: str) -> Any:
+    """Import the module that measures a subject."""
+    if subject not in SUBJECTS:
+        from fastssl.config_problems import nearest
+
+        raise ConfigError(
+            f"there is nothing to profile named {subject!r}{nearest(subject, list(SUBJECTS))}",
+            f"type one of: {', '.join(SUBJECTS)}",
+        )
+    from importlib import import_module
+
+    return import_module(f"fastssl.profiling.{subject}")
 
 
 def split_words(words: list[str]) -> dict[str, str]:

@@ -50,7 +50,8 @@ def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> L
     origins = dict.fromkeys(flatten(given), origin)
     merged = merge(given, typed)
     name_of = merged.get("algorithm", RunConfig.model_fields["algorithm"].default)
-    algorithm = find_algorithm(name_of)
+    where = f"{origin} and the command line" if typed else origin
+    algorithm = chosen_algorithm(name_of, merged, where)
     # Settings in the file belong to the file's algorithm; another one chosen in the shell must
     # not inherit them.
     kept = (
@@ -61,8 +62,9 @@ def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> L
     origins |= {f"algo.{key}": f"{origin} (algorithms)" for key in section}
     settings = merge(section, kept or {}) if isinstance(kept or {}, dict) else kept
     origins |= dict.fromkeys(flatten(typed), "command line")
-    problems, config, checked = check({**merged, "algo": {}}, algorithm, settings)
-    raise_all(problems, path, typed)
+    problems, config = check_run(merged)
+    more, checked = check_settings(algorithm, settings)
+    raise_all(problems + more, where, name_of)
     assert config is not None and checked is not None
     return Loaded(config.model_copy(update={"algo": settings}), algorithm, checked, origins)
 
@@ -77,53 +79,68 @@ def find_algorithm(name: Any) -> Algorithm:
     return outside or ALGORITHMS[name]
 
 
-def check(
-    values: dict[str, Any], algorithm: Algorithm, settings: Any
-) -> tuple[list[str], RunConfig | None, BaseModel | None]:
-    """Check both models and return every problem found in either."""
-    problems: list[str] = []
-    config: RunConfig | None = None
-    checked: BaseModel | None = None
+def chosen_algorithm(name: Any, values: dict[str, Any], where: str) -> Algorithm:
+    """Look the algorithm up; one that is not there is told with every other mistake."""
     try:
-        config = RunConfig.model_validate(values)
+        return find_algorithm(name)
+    except ConfigError as error:
+        others, _ = check_run(values)
+        if others:
+            raise_all([f"{error.what}: {error.fix}", *others], where)
+        raise
+
+
+def check_run(values: dict[str, Any]) -> tuple[list[str], RunConfig | None]:
+    """Check everything but the algorithm's settings; return every problem."""
+    problems: list[str] = []
+    config = None
+    try:
+        config = RunConfig.model_validate({**values, "algo": {}})
     except ValidationError as error:
         problems += describe(error, list(RunConfig.model_fields), "")
+    problems += unknown_names(values)
+    return problems + (impossible(config) if config else []), config
+
+
+def check_settings(algorithm: Algorithm, settings: Any) -> tuple[list[str], BaseModel | None]:
+    """Check the settings of the algorithm; return every problem."""
     if not isinstance(settings, dict):
-        problems.append(f"algo is {brief(settings)}; wants keys such as algo.threshold")
-        return problems, config, None
+        return [f"algo is {brief(settings)}; wants keys such as algo.threshold"], None
     try:
-        checked = algorithm.config.model_validate(settings)
+        return [], algorithm.config.model_validate(settings)
     except ValidationError as error:
-        problems += describe(error, list(algorithm.config.model_fields), "algo.")
-    if config is not None:
-        problems += impossible(config)
-    return problems, config, checked
+        return describe(error, list(algorithm.config.model_fields), "algo."), None
 
 
-def impossible(config: RunConfig) -> list[str]:
-    """Return what can't be, given the table of data sets and the names of the models."""
+def unknown_names(values: dict[str, Any]) -> list[str]:
+    """Return which data set or model does not exist; what is no text was told before."""
     from pipelines.datasets import DATASETS
 
     problems: list[str] = []
     names = [*DATASETS, "own"]
-    if config.data not in names and is_outside("data", config.data, problems):
-        pass
-    elif config.data not in names:
-        problems.append(f"no data set is named {config.data!r}{nearest(config.data, names)}")
-    elif config.data == "own" and config.store is None:
-        problems.append("data=own needs a store: type store=FOLDER (made by `fastssl convert`)")
-    elif config.data != "own" and isinstance(config.labels, int):
+    data, model = values.get("data"), values.get("model")
+    if isinstance(data, str) and data not in names and not is_outside("data", data, problems):
+        problems.append(f"no data set is named {brief(data)}{nearest(data, names)}")
+    if isinstance(model, str):
+        try:
+            models.parse(model)
+        except ConfigError as error:
+            if not is_outside("model", model, problems):
+                problems.append(f"{error.what}: {error.fix}")
+    return problems
+
+
+def impossible(config: RunConfig) -> list[str]:
+    """Return what can't be, given the table of data sets."""
+    from pipelines.datasets import DATASETS
+
+    if config.data == "own" and config.store is None:
+        return ["data=own needs a store: type store=FOLDER (made by `fastssl convert`)"]
+    if config.data in DATASETS and isinstance(config.labels, int):
         classes = DATASETS[config.data].classes
         if config.labels % classes and config.imbalance == 1 and not config.label_file:
-            problems.append(
-                f"labels is {config.labels}, which does not divide by {classes} classes"
-            )
-    try:
-        models.parse(config.model)
-    except ConfigError as error:
-        if not is_outside("model", config.model, problems):
-            problems.append(f"{error.what}: {error.fix}")
-    return problems
+            return [f"labels is {config.labels}, which does not divide by {classes} classes"]
+    return []
 
 
 def is_outside(kind: str, name: str, problems: list[str]) -> bool:
@@ -145,6 +162,11 @@ def find(name: str) -> Path:
         return path / "config.yaml"
     if path.is_file():
         return path
+    if "=" in name:
+        raise ConfigError(
+            f"{name!r} stands where the configuration's name belongs",
+            f"name it first, then settings: digits {name}",
+        )
     names = available()
     hint = nearest(name, names) or f"; there are: {', '.join(names)}"
     raise ConfigError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import reprlib
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastssl.errors import ConfigError
@@ -57,12 +56,13 @@ def lower(message: str) -> str:
     )
 
 
-def raise_all(problems: list[str], path: Path, typed: dict[str, Any]) -> None:
+def raise_all(problems: list[str], where: str, algorithm: str = "") -> None:
     """Raise one error with every problem, or return where there is none."""
     if not problems:
         return
-    where = "the command line" if typed else path.name
-    fix = f"correct it; `fastssl config {path.stem}` lists every key"
+    # Not the configuration itself, which may be the one that is wrong: the keys are the same.
+    chosen = f" algorithm={algorithm}" if algorithm else ""
+    fix = f"correct it; `fastssl config digits{chosen}` lists every key"
     if len(problems) == 1:
         raise ConfigError(problems[0], fix)
     lines = "".join(f"\n    {problem}" for problem in problems[:SHOWN])

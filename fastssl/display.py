@@ -112,14 +112,14 @@ def start_lines(run: Run, out: str, step: int) -> list[str]:
     config = run.loaded.config
     split, store = run.split, run.store
     held = f", {len(split.validation):,} held out" if len(split.validation) else ""
-    images = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
+    parameters = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
     unlabeled = config.batch * (config.ratio or run.algorithm.ratio) * run.algorithm.unlabeled
     ranks = f", {run.ranks.world} ranks" if run.ranks.world > 1 else ""
     return [
         f"data    {store.name}: {len(split.labeled):,} labelled, {len(split.unlabeled):,} "
         f"unlabelled{held}, {store.splits['test'].count:,} to test, {store.classes} classes",
         f"learn   {run.algorithm.summary}",
-        f"model   {config.model}, {images:,} parameters, views of {run.size[0]}x{run.size[1]}",
+        f"model   {config.model}, {parameters:,} parameters, views of {run.size[0]}x{run.size[1]}",
         f"device  {run.device}, compile {config.compile}{ranks}",
         f"reader  {run.loader.choice}",
         f"run     {out}: steps {step + 1:,} to {config.steps:,}, {config.batch} labelled and "

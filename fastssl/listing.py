@@ -7,6 +7,7 @@ from typing import Any
 
 from fastssl import plugins
 from fastssl.config_files import Loaded, available, find, flatten
+from fastssl.config_problems import nearest
 from fastssl.errors import ConfigError
 
 KINDS = ("algorithms", "datasets", "models", "readers", "configs")
@@ -22,7 +23,10 @@ def rows(kind: str) -> list[dict[str, Any]]:
         "configs": configs,
     }
     if kind not in makers:
-        raise ConfigError(f"there is no list of {kind!r}", f"type one of: {', '.join(KINDS)}")
+        raise ConfigError(
+            f"there is no list of {kind!r}{nearest(kind, list(KINDS))}",
+            f"type one of: {', '.join(KINDS)}",
+        )
     return makers[kind]() + offered(kind)
 
 

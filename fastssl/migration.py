@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fastssl.config_files import check, find_algorithm, read_yaml
+from fastssl.config_files import check_run, check_settings, find_algorithm, read_yaml
 from fastssl.errors import ConfigError
 
 ALGORITHMS = {
@@ -214,7 +214,7 @@ def carry(done: Migration, key: str, value: Any, settings: set[str]) -> None:
 def prove(done: Migration, path: Path) -> None:
     """Check the result as any configuration of ours is checked."""
     algorithm = find_algorithm(done.values["algorithm"])
-    problems, _, _ = check({**done.values, "algo": {}}, algorithm, done.algo)
+    problems = check_run(done.values)[0] + check_settings(algorithm, done.algo)[0]
     if problems:
         lines = "".join(f"\n    {one}" for one in problems)
         raise ConfigError(f"{path} asks for what cannot be:{lines}", "mend it there, then again")

@@ -6,6 +6,8 @@ import sys
 import time
 from typing import Any
 
+from fastssl.display import clock
+
 EVERY = 10.0  # seconds between lines in a log
 
 
@@ -65,10 +67,3 @@ class Progress:
             self._bar = None
         elif self.enabled and kind is None:
             self._say()
-
-
-def clock(seconds: float) -> str:
-    """Return 75 as 1:15 and 3,700 as 1:01:40."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -36,6 +36,12 @@ def test_every_name_is_there_and_no_module_hides_one() -> None:
         _ = fastssl.nothing
 
 
+@pytest.mark.parametrize("subject", ["nothing", "measure", "peers", "", "../step"])
+def test_what_can_not_be_measured_is_told(subject: str) -> None:
+    with pytest.raises(ConfigError, match="there is nothing to profile named"):
+        fastssl.profile(subject)
+
+
 @pytest.mark.parametrize("subject", ["checkpoint", "train", "plan", "photos", "views"])
 def test_an_option_that_a_subject_does_not_have_is_told(subject: str) -> None:
     with pytest.raises(ConfigError, match="has no option 'nothing'"):

@@ -46,6 +46,11 @@ def test_importing_fastssl_is_light():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_bare_command_shows_its_verbs():
+    done = run()
+    assert done.returncode == 0 and "doctor" in done.stdout and not done.stderr
+
+
 def test_config_prints_values_origins_and_sentences_as_json():
     rows = json.loads(run("config", "digits", "steps=7", "--json").stdout)
     steps = next(row for row in rows if row["key"] == "steps")
@@ -60,6 +65,15 @@ def test_config_prints_values_origins_and_sentences_as_json():
         (["train", "digts"], 2, "did you mean digits?"),
         (["train", "digits", "labels=41"], 2, "does not divide by 10"),
         (["list", "things"], 2, "there is no list"),
+        (["list", "algorithm"], 2, "did you mean algorithms?"),
+        (["trian", "digits"], 2, "Did you mean 'train'?"),
+        (["train"], 2, "missing argument 'config'"),
+        (["train"], 2, "fastssl train cifar10 labels=250 --out runs/a"),
+        (["train", "digits", "--ouT", "x"], 2, "--out"),
+        (["train", "steps=3", "digits"], 2, "digits steps=3"),
+        (["convert", "digits", "out", "--size", "ten"], 2, "--size"),
+        (["views", "own"], 2, "store=FOLDER"),
+        (["profile", "vews"], 2, "did you mean views?"),
         (["train", "cifar10", "threads=1"], 3, "fastssl convert cifar10"),
         (["eval", "nowhere"], 3, "is not the folder of a run"),
         (["train", "digits", "device=cuda"], 5, "no such GPU"),

@@ -28,9 +28,30 @@ def test_all_mistakes_are_told_at_once_with_the_nearest_name():
     with pytest.raises(ConfigError) as caught:
         load("digits", ["bach=3", "steps=0", "seed=zero", "algo.treshold=0.9", "model=wrn-11-2"])
     text = str(caught.value)
-    assert "5 problems" in text or "4 problems" in text
+    assert "5 problems" in text and "wrn-11-2" in text
     for words in ("did you mean batch?", "did you mean algo.threshold?", "steps is 0", "'zero'"):
         assert words in text
+
+
+def test_an_unknown_algorithm_hides_no_other_mistake():
+    with pytest.raises(ConfigError) as caught:
+        load("digits", ["algorithm=flexmach", "bach=3", "data=digts"])
+    text = str(caught.value)
+    assert "3 problems" in text
+    for words in ("did you mean 'flexmatch'?", "did you mean batch?", "did you mean digits?"):
+        assert words in text
+
+
+@pytest.mark.parametrize("words", [["algorithm=flexmach", "bach=3"], ["algorithm=fixmatch", "x=1"]])
+def test_the_line_that_lists_every_key_can_be_typed(words, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("data: own\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file, words)
+    line = caught.value.fix.split("`")[1].split()
+    assert line[:2] == ["fastssl", "config"]
+    keys = {row["key"] for row in configuration(load(line[2], line[3:]))}
+    assert {"batch", "algo.threshold"} <= keys
 
 
 @pytest.mark.parametrize(
