@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastssl import devices, host_memory, models, optim
+from fastssl import devices, models, optim
 from fastssl.algorithms.base import Facts
 from fastssl.assemble import Run
 from fastssl.config_files import load
@@ -47,8 +47,6 @@ def make_run(
     chosen = devices.Device(
         where, devices.choose_precision("auto", where), torch.get_num_threads(), 1
     )
-    if where.type == "cpu":
-        host_memory.keep()
     torch.manual_seed(0)
     net = models.build(model, CLASSES, heads=loaded.algorithm.heads).to(where)
     net, student = wrap(net.double() if double else net, where, ranks)

@@ -2,7 +2,8 @@
 
 FlexMatch on images that are random and already views: what is measured is forward, backward,
 optimizer, moving average and curriculum. Both ways take the same batches from the same weights,
-and their losses are compared in double precision before anything is timed.
+and their losses are compared in double precision before anything is timed. The reference has a
+process of its own, so that it runs with the C library's memory as it comes.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
 
+from fastssl import host_memory
 from fastssl.errors import ConfigError
 from fastssl.profiling import collectives
+from fastssl.profiling.apart import Apart
 from fastssl.profiling.measure import Measured, environment, interleave
 from fastssl.profiling.parts import make_batch, make_run, widen
 from fastssl.profiling.reference import Reference
+from fastssl.profiling.where_time import arithmetic, says, where_time_goes
 from fastssl.training import take_step
 
 CLOSE = 1e-6  # largest relative difference of losses in double precision
@@ -57,17 +62,27 @@ def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]
     asked = _options({**(options or {}), **more})
     if asked.threads:
         torch.set_num_threads(asked.threads)
+    host_memory.keep()  # as in a training
     apart = compare(asked)
-    cases = {"fastssl": ours(asked), "fastssl, forward=split": ours(asked, "split")}
+    cases: dict[str, Callable[[], float]] = {
+        "fastssl": ours(asked),
+        "fastssl, forward=split": ours(asked, "split"),
+    }
     if asked.device == "cpu":
-        cases["reference"] = reference(asked)
+        cases["fastssl, precision=bf16"] = ours(asked, precision="bf16")
     if asked.compiled:
         cases["fastssl, compiled"] = ours(asked, compiled=True)
-    measured = interleave(cases, asked.repetitions)
-    shares = where_time_goes(ours(asked))
-    theirs = where_time_goes(reference(asked)) if asked.device == "cpu" else []
+    with ExitStack() as stack:
+        if asked.device == "cpu":
+            cases["reference"] = stack.enter_context(Apart(reference, asked))
+        measured = interleave(cases, asked.repetitions)
+    profiles = {"fastssl": where_time_goes(cases["fastssl"])}
+    if asked.device == "cpu":
+        with Apart(profiled_reference, asked) as case:
+            profiles["reference"] = case()
+    rates = arithmetic(cases["fastssl"], profiles) if asked.device == "cpu" else {}
     exchanged = collectives.count(asked.model, asked.batch, asked.size, asked.ranks)
-    return _record(asked, measured, apart, shares, theirs, exchanged)
+    return _record(asked, measured, apart, profiles, rates, exchanged)
 
 
 def _options(given: Mapping[str, Any]) -> Options:
@@ -105,11 +120,15 @@ def _reference(asked: Options, run: Any) -> Reference:
     return Reference(copy.deepcopy(run.model), asked.images, classes, threshold)
 
 
-def ours(asked: Options, forward: str = "together", compiled: bool = False) -> Callable[[], float]:
+def ours(
+    asked: Options, forward: str = "together", compiled: bool = False, precision: str = ""
+) -> Callable[[], float]:
     """Return a case that takes steps of ours and returns seconds a step."""
     run = make_run(
         asked.model, asked.batch, asked.size, asked.images, forward=forward, device=asked.device
     )
+    if precision:
+        run.device = replace(run.device, precision=precision)
     if compiled:
         from fastssl.compiling import Compiled
 
@@ -133,6 +152,8 @@ def ours(asked: Options, forward: str = "together", compiled: bool = False) -> C
 
 def reference(asked: Options) -> Callable[[], float]:
     """Return a case that takes steps the reference way and returns seconds a step."""
+    if asked.threads:
+        torch.set_num_threads(asked.threads)
     run = make_run(asked.model, asked.batch, asked.size, asked.images)
     other = _reference(asked, run)
     batches = [make_batch(asked.batch, asked.size, asked.images, n) for n in range(4)]
@@ -160,57 +181,19 @@ def reference(asked: Options) -> Callable[[], float]:
     return case
 
 
-def where_time_goes(case: Callable[[], float], most: int = 12) -> list[dict[str, Any]]:
-    """Profile a case once; return the operations that take most, with their share and time."""
-    from torch.profiler import ProfilerActivity, profile
-
-    case()
-    with profile(activities=[ProfilerActivity.CPU]) as found:
-        case()
-    rows = found.key_averages()
-    total = sum(row.self_cpu_time_total for row in rows) or 1
-    rows = sorted(rows, key=lambda row: -row.self_cpu_time_total)
-    return [
-        {
-            "name": row.key,
-            "share": round(row.self_cpu_time_total / total, 4),
-            "ms": round(row.self_cpu_time_total / 1000, 3),
-            "calls": row.count,
-        }
-        for row in rows[:most]
-    ]
+def profiled_reference(asked: Options) -> Callable[[], list[dict[str, Any]]]:
+    """Return a case that profiles the reference way."""
+    return lambda: where_time_goes(reference(asked))
 
 
-def _convolutions(shares: list[dict[str, Any]], of: str = "share") -> float:
-    return float(sum(row[of] for row in shares if "conv" in row["name"]))
-
-
-def _says(shares: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
-    """Say what the time goes to, and what makes the two ways differ."""
-    told = (
-        f"Convolutions take {_convolutions(shares):.0%} of the time: the arithmetic of the network "
-        "is the limit."
-    )
-    if not theirs:
-        return told
-    parts = []
-    for rows in (shares, theirs):
-        heavy = _convolutions(rows, "ms")
-        parts.append((heavy, sum(row["ms"] for row in rows) - heavy))
-    (heavy, rest), (their_heavy, their_rest) = parts
-    return (
-        f"{told} The reference spends {their_heavy:.1f} ms in them and {their_rest:.1f} ms in its "
-        f"other large operations, where ours spends {heavy:.1f} and {rest:.1f}."
-    )
-
-
-def _ratio(asked: Options, measured: Mapping[str, Measured]) -> dict[str, float]:
+def _ratio(measured: Mapping[str, Measured]) -> dict[str, float]:
     mine = measured["fastssl"].median
-    ratio = {"split": mine / measured["fastssl, forward=split"].median}
+    ratio = {}
     if "reference" in measured:
-        ratio = {"reference": measured["reference"].median / mine, **ratio}
-    if asked.compiled:
-        ratio["compiled"] = mine / measured["fastssl, compiled"].median
+        ratio["reference"] = measured["reference"].median / mine
+    for name, case in measured.items():
+        if name.startswith("fastssl, "):
+            ratio[name.rpartition("=")[2].removeprefix("fastssl, ")] = mine / case.median
     return {name: round(value, 3) for name, value in ratio.items()}
 
 
@@ -218,8 +201,8 @@ def _record(
     asked: Options,
     measured: Mapping[str, Measured],
     apart: float,
-    shares: list[dict[str, Any]],
-    theirs: list[dict[str, Any]],
+    profiles: Mapping[str, list[dict[str, Any]]],
+    rates: dict[str, float],
     exchanged: dict[str, Any],
 ) -> dict[str, Any]:
     images = 8 * asked.batch
@@ -238,15 +221,13 @@ def _record(
             }
             for name, case in measured.items()
         ],
-        "ratio": _ratio(asked, measured),
+        "ratio": _ratio(measured),
         "losses_apart": apart,
-        "time": shares,
-        "time_reference": theirs,
-        "convolutions": round(_convolutions(shares), 3),
-        **({"convolutions_reference": round(_convolutions(theirs), 3)} if theirs else {}),
+        "time": profiles,
+        "gflops": rates,
         "collectives": exchanged,
         "says": (
-            f"{_says(shares, theirs)} Over {asked.ranks} ranks a step makes {exchanged['calls']} "
+            f"{says(profiles, rates)} Over {asked.ranks} ranks a step makes {exchanged['calls']} "
             f"collectives of {exchanged['bytes']:,} bytes in all."
         ),
     }
