@@ -1,5 +1,6 @@
 """FixMatch: trust a confident guess on a weak view, and teach it to a strong view.
 
+What the network is sure of under a slight change of an image must hold under a heavy one.
 Paper: https://arxiv.org/abs/2001.07685. Loss, with ^ for stop-gradient and H for cross-entropy:
 
     H(y, p(x)) + lam * mean(1[max ^p(w) >= tau] * H(argmax ^p(w), p(s)))

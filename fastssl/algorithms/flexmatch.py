@@ -1,5 +1,6 @@
 """FlexMatch: FixMatch whose threshold is low for classes that are still badly learnt.
 
+So hard classes are taught from the start, and the bar rises for each as it is learnt.
 Paper: https://arxiv.org/abs/2110.08263. Loss, with the thresholds T of cpl.py:
 
     H(y, p(x)) + lam * mean(1[max ^p(w) >= T(argmax ^p(w))] * H(argmax ^p(w), p(s)))

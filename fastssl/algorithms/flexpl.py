@@ -1,7 +1,7 @@
 """Flex-PL: Pseudo-Label whose threshold is low for classes that are still badly learnt.
 
-Paper: https://arxiv.org/abs/2110.08263 (FlexMatch). Loss, with the thresholds T(c) of cpl.py and r
-a linear ramp:
+The curriculum of FlexMatch alone, without strong views. Paper: https://arxiv.org/abs/2110.08263
+(FlexMatch). Loss, with the thresholds T(c) of cpl.py and r a linear ramp:
 
     H(y, p(x)) + lam * r * mean(1[max p(w) >= T(argmax p(w))] * H(argmax p(w), p(w)))
 
@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
 from fastssl.algorithms import cpl
 from fastssl.algorithms.base import StepOutput, algorithm
 from fastssl.algorithms.parts import forward, frozen_statistics, hard_loss, losses, ramp
+from fastssl.algorithms.pseudolabel import PseudoLabelSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,14 +25,8 @@ if TYPE_CHECKING:
     from pipelines.batch import Batch
 
 
-class FlexPLSettings(cpl.CurriculumSettings):
-    """Settings of Flex-PL."""
-
-    unlabeled_weight: float = Field(1.0, ge=0)
-    """Weight of the unlabelled loss after the ramp (lambda_u)."""
-
-    ramp: float = Field(0.4, ge=0, le=1)
-    """Share of training over which the unlabelled weight rises from 0; 0 for no ramp."""
+class FlexPLSettings(cpl.CurriculumSettings, PseudoLabelSettings):
+    """Settings of the curriculum, whose threshold it takes, and of Pseudo-Label."""
 
 
 @algorithm(

@@ -1,5 +1,6 @@
 """Flex-UDA: UDA whose threshold is low for classes that are still badly learnt.
 
+The curriculum of FlexMatch with soft, sharpened targets.
 Paper: https://arxiv.org/abs/2110.08263 (FlexMatch) over https://arxiv.org/abs/1904.12848 (UDA).
 Loss, with the thresholds T(c) of cpl.py and marks at 0.8:
 
@@ -17,8 +18,8 @@ from pydantic import Field
 
 from fastssl.algorithms import cpl
 from fastssl.algorithms.base import StepOutput, algorithm
-from fastssl.algorithms.parts import Forward, losses, soft_loss, three_logits
-from fastssl.algorithms.uda import Annealing, annealed_loss
+from fastssl.algorithms.parts import losses, soft_loss, three_logits
+from fastssl.algorithms.uda import UDASettings, annealed_loss
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,23 +29,11 @@ if TYPE_CHECKING:
     from pipelines.batch import Batch
 
 
-class FlexUDASettings(cpl.CurriculumSettings):
-    """Settings of Flex-UDA."""
+class FlexUDASettings(cpl.CurriculumSettings, UDASettings):
+    """Settings of the curriculum and of UDA."""
 
     threshold: float = Field(0.8, gt=0, le=1)
     """Probability at which a guess is marked, and the highest threshold (tau)."""
-
-    temperature: float = Field(0.5, gt=0)
-    """Sharpening of the guess (T); TorchSSL runs 0.4."""
-
-    tsa: Annealing = "none"
-    """How the largest probability of a labelled image that still teaches rises to 1."""
-
-    unlabeled_weight: float = Field(1.0, ge=0)
-    """Weight of the unlabelled loss (lambda_u)."""
-
-    forward: Forward = "together"
-    """`split` runs weak views in a pass without gradient: cheaper, not the same numbers."""
 
 
 @algorithm(

@@ -1,5 +1,6 @@
 """FreeMatch: thresholds that follow the network's own confidence, overall and class by class.
 
+They start low and rise as the network grows sure; a fairness term keeps all classes guessed.
 Paper: https://arxiv.org/abs/2205.07246. From moving averages (decay m) over weak views of the
 confidence t, of the prediction a(c) and of the histogram of guesses h(c), all starting at 1/C:
 

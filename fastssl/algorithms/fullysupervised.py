@@ -1,5 +1,6 @@
 """Fully supervised: learn from all training data with all its labels, the line to approach.
 
+No method that is given fewer labels is expected to pass it.
 Loss: H(y, p(x)). The labelled stream is the whole training set; there is no unlabelled one.
 """
 

@@ -1,5 +1,6 @@
 """Mean Teacher: the network must answer as the moving average of its own past does.
 
+An average of weights errs less than each of them, and so makes better targets.
 Paper: https://arxiv.org/abs/1703.01780. Loss, with p' the answer of the average network, ^ for
 stop-gradient and r a linear ramp:
 

@@ -1,5 +1,6 @@
 """MixMatch: guess labels from two views, sharpen them, and train on mixtures of all images.
 
+Between two images the answer must change evenly, which keeps it simple.
 Paper: https://arxiv.org/abs/1905.02249. With q the sharpened mean of ^p(w1) and ^p(w2), the batch
 [(x, y), (w1, q), (w2, q)] is mixed with a permutation of itself (mixing.py), and the loss is
 

@@ -1,5 +1,6 @@
 """Pi-Model: two weak views of an image must get the same answer from the network.
 
+Small changes of an image do not change what it shows, so they must not change the answer.
 Paper: https://arxiv.org/abs/1610.02242. Loss, with ^ for stop-gradient and r a linear ramp:
 
     H(y, p(x)) + lam * r * MSE(p(w1), ^p(w2))

@@ -1,5 +1,6 @@
 """Pseudo-Label: the network's own confident guesses are its labels.
 
+Trained on them, it moves its boundary away from where images lie dense.
 Paper: https://www.kaggle.com/blobs/download/forum-message-attachment-files/746/pseudo_label_final.pdf
 (Lee, 2013). Loss, with r a linear ramp:
 

@@ -1,5 +1,6 @@
 """ReMixMatch: MixMatch with aligned guesses, strong views anchored to them, and rotations.
 
+Guesses keep the class shares of the labelled set, and a strong view must match its weak one.
 Paper: https://arxiv.org/abs/1911.09785. With q the guess ^p(w) scaled by (labelled class shares /
 running mean of predictions) and sharpened, the batch [(x, y), (s1, q), (s2, q), (w, q)] is mixed
 with a permutation of itself (mixing.py), and the loss is, with r a linear ramp,

@@ -1,5 +1,6 @@
 """SoftMatch: use every guess, with a weight that falls off below the average confidence.
 
+A hard threshold throws right guesses away; a soft one keeps them and still favours sure ones.
 Paper: https://arxiv.org/abs/2301.10921. With moving averages (decay m) of mean u and variance v of
 the confidence c, starting at 1/C and 1, the weight of an image and the loss are
 

@@ -1,5 +1,6 @@
 """Supervised: learn from the labelled images alone, the line that every other method must beat.
 
+Cross-entropy on weak views, nothing else.
 Loss: H(y, p(x)) over the labelled batch. There is no unlabelled stream.
 """
 

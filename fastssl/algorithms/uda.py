@@ -1,5 +1,6 @@
 """UDA: teach the sharpened, confident distribution of a weak view to a strong view.
 
+The answer must be the same however strongly an image is changed, and it may stay a distribution.
 Paper: https://arxiv.org/abs/1904.12848. Loss, with z for logits and ^ for stop-gradient:
 
     mean(1[max p(x) <= tsa] * H(y, p(x)))

@@ -1,5 +1,6 @@
 """VAT: the answer must not change under the small step in the image that would change it most.
 
+It smooths the answer around each image, just where it is roughest.
 Paper: https://arxiv.org/abs/1704.03976. Loss, with ^ for stop-gradient and r a linear ramp:
 
     H(y, p(x)) + lam * r * KL(^p(w) || p(w + a)) + m * entropy(p(w))

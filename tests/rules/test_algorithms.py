@@ -62,7 +62,11 @@ def test_a_file_is_named_and_described(name):
     assert len(text.splitlines()) <= 120
     assert algorithm.summary.endswith(".") and algorithm.forwards[0].isdigit()
     assert set(algorithm.views.values()) <= {"weak", "strong"}
-    assert "Paper: https://" in text or "supervised" in name
+    doc = sys.modules[algorithm.step.__module__].__doc__
+    assert not doc.split("\n\n")[1].startswith(("Paper", "Loss")), "the idea takes two sentences"
+    if "supervised" not in name:
+        assert "Paper: https://" in doc and "\n\n    " in doc, "cite the paper, give the equations"
+        assert "TorchSSL" in doc or "USB" in doc, "say where published code departs"
     for key, field in algorithm.config.model_fields.items():
         assert field.description, f"{name}.{key} says nothing of itself"
     assert algorithm.config.model_config["extra"] == "forbid"
