@@ -17,19 +17,21 @@ CASES = [
     ("pimodel", {}),
     ("pimodel", {"unlabeled_weight": 3.0, "ramp": 0.0}),
     ("meanteacher", {}),
+    ("meanteacher", {"unlabeled_weight": 3.0, "ramp": 0.0}),
     ("pseudolabel", {"threshold": 0.7, "unlabeled_weight": 2.0}),
-    ("flexpl", {"threshold": 0.7}),
+    ("flexpl", {"threshold": 0.7, "unlabeled_weight": 2.0}),
     ("vat", {"entropy_weight": 0.5}),
     ("vat", {"iterations": 2, "radius": 1.5, "probe": 0.1}),
     ("mixmatch", {}),
     ("mixmatch", {"per_sample": True, "unlabeled_weight": 20.0, "temperature": 0.7}),
     ("remixmatch", {}),
-    ("remixmatch", {"per_sample": True, "decay": 0.5, "strong_weight": 2.0}),
+    ("remixmatch", {"per_sample": True, "decay": 0.5, "strong_weight": 2.0, "temperature": 0.7}),
     ("uda", {"threshold": 0.6}),
     ("uda", {"tsa": "linear", "unlabeled_weight": 0.5, "threshold": 0.7}),
     ("uda", {"tsa": "log", "temperature": 0.4, "forward": "split", "threshold": 0.6}),
     ("uda", {"tsa": "exp", "threshold": 0.6}),
-    ("flexuda", {"threshold": 0.7, "tsa": "linear"}),
+    ("flexuda", {"threshold": 0.7, "tsa": "linear", "unlabeled_weight": 0.5}),
+    ("flexuda", {"threshold": 0.6, "temperature": 0.4, "forward": "split"}),
     ("fixmatch", {"threshold": 0.7}),
     ("fixmatch", {"threshold": 0.7, "forward": "split", "unlabeled_weight": 3.0}),
     ("fixmatch", {"threshold": 0.7, "class_balance": 1.0}),
@@ -39,18 +41,70 @@ CASES = [
     ("flexmatch", {"threshold": 0.7}),
     ("flexmatch", {"threshold": 0.7, "mapping": "linear", "warmup": False, "floor": 0.5}),
     ("flexmatch", {"threshold": 0.6, "mapping": "concave", "forward": "split"}),
-    ("flexmatch", {"threshold": 0.7, "prior": "labelled"}),
+    ("flexmatch", {"threshold": 0.7, "prior": "labelled", "unlabeled_weight": 3.0}),
     ("flexmatch", {"threshold": 0.7, "prior": "estimated", "prior_decay": 0.8}),
-    ("freematch", {"fairness_weight": 0.5, "decay": 0.6}),
+    ("freematch", {"fairness_weight": 0.5, "decay": 0.6, "unlabeled_weight": 2.0}),
     ("freematch", {"fairness_weight": 0.5, "lowest": 0.9, "highest": 0.95, "forward": "split"}),
-    ("softmatch", {"decay": 0.6}),
+    ("softmatch", {"decay": 0.6, "unlabeled_weight": 2.0}),
     ("softmatch", {"decay": 0.3, "alignment": False, "sigmas": 1.0, "forward": "split"}),
 ]
 PROGRESS = (0.0, 0.01, 0.3, 1.0)
 
+# what TorchSSL runs, or the paper where the two differ (UDA's temperature); ratio is mu
+FLEX = {
+    "mapping": "convex",
+    "warmup": True,
+    "floor": 0.0,
+    "prior": "uniform",
+    "prior_decay": 0.999,
+}
+PSEUDO = {"ratio": 1, "threshold": 0.95, "unlabeled_weight": 1.0, "ramp": 0.4}
+VIEWS = {"ratio": 7, "unlabeled_weight": 1.0, "forward": "together"}
+UDA = {**VIEWS, "threshold": 0.8, "temperature": 0.5, "tsa": "none"}
+MIX = {"ratio": 1, "temperature": 0.5, "per_sample": False}
+DEFAULTS = {
+    "supervised": {"ratio": 1},
+    "fullysupervised": {"ratio": 1},
+    "pimodel": {"ratio": 1, "unlabeled_weight": 10.0, "ramp": 0.4},
+    "meanteacher": {"ratio": 1, "unlabeled_weight": 50.0, "ramp": 0.4},
+    "pseudolabel": PSEUDO,
+    "flexpl": PSEUDO | FLEX,
+    "vat": {
+        "ratio": 1,
+        "unlabeled_weight": 0.3,
+        "entropy_weight": 0.06,
+        "radius": 6.0,
+        "probe": 0.01,
+        "iterations": 1,
+        "ramp": 0.4,
+    },
+    "mixmatch": {**MIX, "alpha": 0.5, "unlabeled_weight": 100.0, "ramp": 0.4},
+    "remixmatch": {
+        **MIX,
+        "alpha": 0.75,
+        "unlabeled_weight": 1.5,
+        "strong_weight": 0.5,
+        "rotation_weight": 0.5,
+        "ramp": 1 / 64,
+        "decay": 0.999,
+    },
+    "uda": UDA,
+    "flexuda": UDA | FLEX,
+    "fixmatch": {**VIEWS, "threshold": 0.95, "class_balance": 0.0, "balance_over": "weak"},
+    "flexmatch": {**VIEWS, **FLEX, "threshold": 0.95},
+    "freematch": {**VIEWS, "fairness_weight": 0.01, "decay": 0.999, "lowest": 0.0, "highest": 1.0},
+    "softmatch": {**VIEWS, "decay": 0.999, "sigmas": 2.0, "alignment": True},
+}
+
 
 def test_every_algorithm_has_a_case():
     assert {name for name, _ in CASES} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_defaults_are_those_of_the_reference(name):
+    algorithm = ALGORITHMS[name]
+    assert {"ratio": algorithm.ratio, **algorithm.config().model_dump()} == DEFAULTS[name]
 
 
 def mark_most(state):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from fastssl.algorithms import mixing, parts
+from fastssl.algorithms import ALGORITHMS, mixing, parts
 from fastssl.algorithms.uda import annealed_loss
 from fastssl.ranks import SingleRank
-from tests.steps import TinyNet
+from tests.steps import CLASSES, TinyNet, facts, make_batch, tiny_nets
 
 
 def test_statistics_stay_where_and_as_they_are():
@@ -37,6 +37,34 @@ def test_modes_come_back_even_after_an_error():
         (True, False),
         (True, True),
     ]
+
+
+def test_a_split_pass_keeps_no_graph_of_the_weak_views():
+    batch = make_batch(ALGORITHMS["fixmatch"])
+    for way, weak_has_graph in (("together", True), ("split", False)):
+        logits = parts.three_logits(tiny_nets(), batch, way)
+        assert [z.requires_grad for z in logits] == [True, weak_has_graph, True]
+
+
+SURE = [name for name in ALGORITHMS if "threshold" in ALGORITHMS[name].config.model_fields]
+
+
+@pytest.mark.parametrize("name", SURE)
+def test_a_guess_just_at_the_threshold_counts(name):
+    """An undecided network gives every class 1/C to the bit; so `>=` tells itself from `>`."""
+    algorithm, nets = ALGORITHMS[name], tiny_nets()
+    nn.init.zeros_(nets.student.classifier.weight)
+    nn.init.zeros_(nets.student.classifier.bias)
+    flexible = {"warmup": False} if "warmup" in algorithm.config.model_fields else {}
+    config = algorithm.config(threshold=1 / CLASSES, **flexible)
+    state = algorithm.init_state(config, facts())
+    batch = make_batch(algorithm)
+    for _ in range(2):  # the second time the class is learnt, and its flexible threshold is tau
+        out = algorithm.step(nets, batch, state, config, torch.tensor(0.5), SingleRank())
+        assert out.trusted.min() == 1
+    if flexible:
+        assert out.tables["thresholds"][0] == torch.tensor(1 / CLASSES)
+        assert (state["marks"][batch.position] == 0).all()
 
 
 def test_interleaving_twice_is_nothing_and_the_first_chunk_sees_all():
