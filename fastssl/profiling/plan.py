@@ -1,18 +1,21 @@
 """What bounds a run, and at what rate: a model on paper, checked against a measured run.
 
-A step of one rank is made by five parts that overlap as far as they use different things: reading
-and decoding, views, the step itself, the link between ranks, and on a CPU the cores that the
-first three share. Rates are measured here or given, as for a machine that is not at hand.
+A step of one rank is made by four parts that overlap as far as they use different things: reading
+and decoding, views, the step itself, and the link between ranks; on a CPU the first three may have
+to share the cores. Rates are measured here or given, as for a machine that is not at hand. How far
+a plan is off is told by the median of what it is off in each round of the measurements, so that
+whatever slows the machine for a while spoils one round and not the comparison.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fastssl.errors import ConfigError
-from fastssl.profiling.measure import Measured, environment, interleave
+from fastssl.profiling.measure import Measured, environment
 
 HIDDEN = 0.5  # share of a step, its backward pass, behind which gradients travel
 
@@ -42,7 +45,7 @@ class Load:
     bytes: int = 0
     """Bytes that one rank sends."""
     shared: bool = True
-    """Views and decoding take their time from the step: a CPU whose threads are all the model's."""
+    """Views and decoding take their time from the step: on a CPU with fewer cores than threads."""
 
 
 def predict(rates: Rates, load: Load, world: int = 1) -> dict[str, Any]:
@@ -88,9 +91,11 @@ class Options:
     link: float = 0.0
     """Bytes a second between ranks."""
     steps: int = 12
-    """Steps that each measurement takes."""
-    repetitions: int = 5
+    """Steps that each measurement takes, fewer where they are slow."""
+    repetitions: int = 9
     """Counted rounds, in which all measurements take turns; one more warms up."""
+    seconds: float = 90.0
+    """No round begins later than this."""
     check: bool = True
     """Take real steps too, and say how far the plan is off."""
 
@@ -114,9 +119,8 @@ def run(config: str = "digits", overrides: Iterable[str] = (), **options: Any) -
     else:
         with plan_rates.opened(asked.config, words) as base:
             load = plan_rates.load_of(base)
-            measured = interleave(plan_rates.cases(base, asked), asked.repetitions)
-    rates = _rates(asked, measured)
-    return _record(asked, rates, load, predict(rates, load, asked.world), measured)
+            measured = plan_rates.measure(base, asked)
+    return _record(asked, load, measured)
 
 
 def on_paper(asked: Options) -> bool:
@@ -125,25 +129,30 @@ def on_paper(asked: Options) -> bool:
     return given and (asked.world > 1 or not asked.check)
 
 
-def _rates(asked: Options, measured: Mapping[str, Measured]) -> Rates:
-    """Take the rates that were given, and the measured ones where none was."""
-    found = {name: case.median for name, case in measured.items() if name != "measured"}
+def _rates(asked: Options, found: Mapping[str, float]) -> Rates:
+    """Take the rates that were given, and those that were found where none was."""
     given = {name: getattr(asked, name) for name in UNITS if getattr(asked, name) is not None}
-    return Rates(**{**found, **given})
+    return Rates(**{**{name: found[name] for name in UNITS if name in found}, **given})
 
 
-def _record(
-    asked: Options,
-    rates: Rates,
-    load: Load,
-    plan: Mapping[str, Any],
-    measured: Mapping[str, Measured],
-) -> dict[str, Any]:
+def _off(asked: Options, load: Load, measured: Mapping[str, Measured]) -> dict[str, float]:
+    """Return the plan over real steps: the median over rounds, each planned by its own rates."""
+    if "measured" not in measured:
+        return {}
+    rounds = zip(*(case.values for case in measured.values()), strict=True)
+    found = [dict(zip(measured, values, strict=True)) for values in rounds]
+    plans = [predict(_rates(asked, one), load)["images_per_s"] for one in found]
+    shares = (plan / one["measured"] for plan, one in zip(plans, found, strict=True))
+    return {"plan": round(statistics.median(shares), 3)}
+
+
+def _record(asked: Options, load: Load, measured: Mapping[str, Measured]) -> dict[str, Any]:
+    rates = _rates(asked, {name: case.median for name, case in measured.items()})
+    plan = predict(rates, load, asked.world)
     values = {name: value for name, value in asdict(rates).items() if value}
     values["plan"] = plan["images_per_s"]
     if "measured" in measured:
         values["measured"] = measured["measured"].median
-    ratio = {"plan": round(values["plan"] / values["measured"], 3)} if "measured" in values else {}
     return {
         "what": "plan",
         "environment": environment(),
@@ -154,12 +163,13 @@ def _record(
                 "rate": round(value, 1),
                 "unit": UNITS.get(name, "images/s"),
                 "spread": round(measured[name].spread, 1) if name in measured else 0.0,
+                "rounds": len(measured[name].values) if name in measured else 0,
             }
             for name, value in values.items()
         ],
-        "ratio": ratio,
+        "ratio": _off(asked, load, measured),
         "load": asdict(load),
-        "plan": dict(plan),
+        "plan": plan,
         "says": says(plan, asked.world),
     }
 

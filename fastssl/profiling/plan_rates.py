@@ -6,10 +6,10 @@ Everything is measured at one place, in one process, with the threads that a run
 from __future__ import annotations
 
 import copy
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,9 @@ from torch import nn
 from fastssl import devices, models
 from fastssl.assemble import Run, assemble
 from fastssl.assemble_data import find_store
+from fastssl.config import RunConfig
 from fastssl.config_files import load
+from fastssl.profiling.measure import Measured
 from fastssl.profiling.plan import Load
 from fastssl.training import take_step
 from pipelines.batch import Batch
@@ -29,7 +31,8 @@ from pipelines.datasets import DATASETS
 if TYPE_CHECKING:
     from fastssl.profiling.plan import Options
 
-WARMUP = 2
+WARMUP = 2  # steps: the first batches were made before any step competed for the cores
+ENOUGH = 6.0  # seconds of steps that one measurement takes at most, three steps at least
 
 
 @contextmanager
@@ -51,7 +54,7 @@ def load_of(base: Run) -> Load:
         images=order.batch + order.unlabeled_batch,
         views=order.batch + order.unlabeled_batch * len(base.algorithm.views),
         bytes=gradient_bytes(base.model),
-        shared=base.device.device.type == "cpu",
+        shared=base.device.device.type == "cpu" and crowded(base.loaded.config),
     )
 
 
@@ -69,8 +72,13 @@ def load_on_paper(config: str, words: list[str]) -> Load:
         images=chosen.batch + unlabeled,
         views=chosen.batch + unlabeled * len(algorithm.views),
         bytes=gradient_bytes(model),
-        shared=not device.startswith("cuda"),
+        shared=not device.startswith("cuda") and crowded(chosen),
     )
+
+
+def crowded(config: RunConfig) -> bool:
+    """Tell whether model and loader have more threads than there are cores."""
+    return sum(devices.choose_threads(config)) > len(os.sched_getaffinity(0))
 
 
 def gradient_bytes(model: nn.Module) -> int:
@@ -78,13 +86,27 @@ def gradient_bytes(model: nn.Module) -> int:
     return sum(p.numel() * 4 for p in model.parameters() if p.requires_grad)
 
 
-def cases(base: Run, asked: Options) -> dict[str, Callable[[], float]]:
-    """Return what must be measured: the rates that were not given, and real steps to check by."""
+def measure(base: Run, asked: Options) -> dict[str, Measured]:
+    """Measure the rates that were not given, and real steps to check by, round after round.
+
+    Every round begins with another of them. The first round warms up; it is counted where it
+    alone took all the time.
+    """
     parts = {"decode": _decode, "views": _views, "step": _step}
     wanted = {name: part for name, part in parts.items() if getattr(asked, name) is None}
     if asked.check and asked.world == 1:
         wanted["measured"] = _real
-    return {name: partial(part, base, asked.steps) for name, part in wanted.items()}
+    names, rounds = list(wanted), list[dict[str, float]]()
+    until = time.monotonic() + asked.seconds
+    for turn in range(1 + asked.repetitions):
+        first = turn % len(names)
+        found = {name: wanted[name](base, asked.steps) for name in names[first:] + names[:first]}
+        late = time.monotonic() > until
+        if turn or late:
+            rounds.append(found)
+        if late:
+            break
+    return {name: Measured(tuple(one[name] for one in rounds), 0.0) for name in names}
 
 
 def _decode(base: Run, steps: int) -> float:
@@ -121,7 +143,9 @@ def _step(base: Run, steps: int) -> float:
 
 def _real(base: Run, steps: int) -> float:
     """Train for some steps as a run does."""
-    return _learn(base, base.loader.iterate(0, WARMUP + steps))
+    batches = base.loader.iterate(0, WARMUP + steps)
+    with closing(batches):  # type: ignore[type-var]  # a generator, which may be left early
+        return _learn(base, batches)
 
 
 def _learn(base: Run, batches: Iterable[Batch]) -> float:
@@ -133,4 +157,6 @@ def _learn(base: Run, batches: Iterable[Batch]) -> float:
         float(take_step(base, batch, step, progress).loss.detach())
         times.append(time.perf_counter() - began)
         began = time.perf_counter()
+        if step >= WARMUP and sum(times) > ENOUGH:
+            break
     return load_of(base).images / float(np.median(times[WARMUP:]))

@@ -1,13 +1,15 @@
 """Weak scaling: images a second of one process and of several, one thread and one batch each.
 
-Several processes are started by one torchrun. Round after round the first of them learns alone
-while the others wait, then all learn together: whatever slows the machine slows both.
+One torchrun starts the processes. In every round the first of them learns alone while the others
+wait, all learn without a word to each other (what the machine itself can give), and all learn
+together. Gains are taken round by round: whatever slows the machine for a while slows all three.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -18,7 +20,13 @@ from typing import Any
 from fastssl.errors import ConfigError, ResourceError
 from fastssl.profiling.measure import Measured, environment
 
+ALONE, APART, TOGETHER = "alone", "apart", "together"
+IMAGES = 5000  # that a curriculum marks
 WARMUP = 1  # rounds: DDP settles its buckets in the first steps
+PATIENCE = 300.0  # seconds beyond those asked for, to start and to end the last round
+GRACE = 45.0  # seconds in which torchrun ends its processes; after 30 it kills them
+
+Rates = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -29,14 +37,16 @@ class Options:
     """Processes of the larger case."""
     model: str = "wrn-28-2"
     """Network."""
-    batch: int = 16
+    batch: int = 8
     """Labelled images of one process."""
     size: int = 32
     """Pixels of a side."""
-    steps: int = 2
+    steps: int = 1
     """Steps of one repetition."""
-    repetitions: int = 7
+    repetitions: int = 15
     """Counted rounds; one more warms up."""
+    seconds: float = 150.0
+    """No round begins later than this; the first counted one always does."""
 
 
 def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -52,79 +62,113 @@ def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]
     if asked.processes < 2 or min(asked.steps, asked.repetitions) < 1:
         raise ConfigError(
             "scaling wants 2 processes, 1 step and 1 round at least",
-            "type processes=2 steps=2 repetitions=7",
+            "type processes=2 steps=1 repetitions=15",
         )
-    one, many = (Measured(tuple(values), 0.0) for values in launch(asked))
-    gain = many.median / one.median
-    rows = {"1 process": one, f"{asked.processes} processes": many}
+    return _record(asked, launch(asked))
+
+
+def _record(asked: Options, rates: Rates) -> dict[str, Any]:
+    several = f"{asked.processes} processes"
+    names = {ALONE: "1 process", APART: f"{several} that never talk", TOGETHER: several}
+    gain = {name: _gain(rates[name], rates[ALONE]) for name in (TOGETHER, APART)}
+    measured = {name: Measured(tuple(rates[name]), 0.0) for name in names}
     return {
         "what": "scaling",
         "environment": environment(),
         "settings": asdict(asked),
         "results": [
             {
-                "name": name,
+                "name": names[name],
                 "rate": round(case.median, 2),
                 "unit": "images/s",
                 "spread": round(case.spread, 2),
+                "rounds": len(case.values),
             }
-            for name, case in rows.items()
+            for name, case in measured.items()
         ],
-        "ratio": {"processes": round(gain, 3)},
+        "ratio": {"processes": round(gain[TOGETHER], 3), "apart": round(gain[APART], 3)},
         "says": (
-            f"{asked.processes} processes learn {gain:.2f} times the images of one: "
-            f"{gain / asked.processes:.0%} of what they could."
+            f"{several} learn {gain[TOGETHER]:.2f} times the images of one; without a word to "
+            f"each other, as far as this machine goes, they learn {gain[APART]:.2f} times."
         ),
     }
 
 
-def launch(asked: Options) -> tuple[list[float], list[float]]:
-    """Start the processes; return images a second of one and of all, a number a round."""
-    words = [str(value) for value in asdict(asked).values()][1:]
+def _gain(several: list[float], one: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(several, one, strict=True))
+
+
+def launch(asked: Options) -> Rates:
+    """Start the processes; return images a second of every case, a number a round."""
+    words = json.dumps(asdict(asked))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    program = [f"--nproc-per-node={asked.processes}", "-m", "fastssl.profiling.scaling", *words]
+    program = [f"--nproc-per-node={asked.processes}", "-m", "fastssl.profiling.scaling", words]
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*torchrun, *program], env={**os.environ, **threads}, capture_output=True, text=True
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [*torchrun, *program], env={**os.environ, **threads}, stdout=pipe, stderr=pipe, text=True
     )
-    if done.returncode:
-        raise ResourceError("torchrun failed", done.stderr.strip()[-300:] or "no message")
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    return found["one"], found["all"]
+    try:
+        out, told = process.communicate(timeout=asked.seconds + PATIENCE)
+    except subprocess.TimeoutExpired as error:
+        raise ResourceError(
+            f"scaling did not end within {asked.seconds + PATIENCE:.0f} s",
+            "take a smaller batch or fewer steps, or give it more by seconds=600",
+        ) from error
+    finally:
+        _end(process)
+    if process.returncode:
+        raise ResourceError("torchrun failed", told.strip()[-300:] or "no message")
+    found: Rates = json.loads(out.strip().splitlines()[-1])
+    return found
 
 
-def main(model: str, batch: int, size: int, steps: int, repetitions: int) -> None:
+def _end(process: subprocess.Popen[str]) -> None:
+    """End torchrun so that it takes its processes along: they would outlive it if it was killed."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.communicate(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def main(asked: Options) -> None:
     """Measure in one process of torchrun; rank 0 prints."""
     import torch
 
     from fastssl.distribute import join
     from fastssl.profiling.parts import RATIO, make_batch, make_run
-    from fastssl.ranks import SingleRank
     from fastssl.training import take_step
 
+    began = time.monotonic()
     torch.set_num_threads(1)
     group = join()
-    rates: dict[str, list[float]] = {"one": [], "all": []}
-    cases = {}
-    for name, ranks in (("one", SingleRank()), ("all", group.ranks)):
-        run = make_run(model, batch, size, 5000, ranks=ranks)
-        cases[name] = run, make_batch(batch, size, 5000, 0, ranks=ranks)
-    progress = torch.zeros(())
-    for repetition in range(WARMUP + repetitions):
-        for name, (run, images) in cases.items():
-            group.ranks.loudest(0)  # the others wait here, at no cost, while the first is alone
-            if name == "one" and group.ranks.rank:
-                continue
-            began = time.perf_counter()
-            for step in range(steps):
+    ranks, progress = group.ranks, torch.zeros(())
+    shape = asked.batch, asked.size, IMAGES
+    silent, own = make_run(asked.model, *shape), make_batch(*shape, ranks.rank)
+    talking = make_run(asked.model, *shape, ranks=ranks), make_batch(*shape, 0, ranks=ranks)
+    cases = {ALONE: (silent, own), APART: (silent, own), TOGETHER: talking}
+    rates: Rates = {name: [] for name in cases}
+    for turn in range(WARMUP + asked.repetitions):
+        late = ranks.loudest(int(time.monotonic() - began > asked.seconds))
+        if late and turn > WARMUP:
+            break
+        for name in list(cases)[:: -1 if turn % 2 else 1]:
+            run, images = cases[name]
+            works = name != ALONE or ranks.rank == 0
+            ranks.loudest(0)  # the others wait, at no cost, while the first is alone
+            started = time.perf_counter()
+            for step in range(asked.steps if works else 0):
                 take_step(run, images, step, progress)
-            spent = time.perf_counter() - began
-            if repetition >= WARMUP:
-                rates[name].append((1 + RATIO) * batch * run.ranks.world * steps / spent)
-    if group.ranks.rank == 0:
+            spent = ranks.loudest(int(1e6 * (time.perf_counter() - started))) / 1e6
+            if turn >= WARMUP:
+                learnt = (1 + RATIO) * asked.batch * asked.steps
+                rates[name].append(learnt * (1 if name == ALONE else ranks.world) / spent)
+    if ranks.rank == 0:
         print(json.dumps(rates), flush=True)
     group.leave()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *(int(word) for word in sys.argv[2:]))
+    main(Options(**json.loads(sys.argv[1])))

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import subprocess
 
 import pytest
 import torch
@@ -96,6 +95,7 @@ def test_the_record_of_a_plan(data):
     assert record["ratio"]["plan"] > 0
     names = [row["name"] for row in record["results"]]
     assert names == ["decode", "views", "step", "plan", "measured"]
+    assert [row["rounds"] for row in record["results"]] == [1, 1, 1, 0, 1]
     assert "one rank" in record["says"]
     given = plan.run("digits", words, decode=10.0, views=1e6, step=1e6, world=2, check=False)
     assert given["plan"]["bound"] == "decode" and given["ratio"] == {}
@@ -103,27 +103,88 @@ def test_the_record_of_a_plan(data):
         plan.run("digits", speed=3)
 
 
+def test_how_far_a_plan_is_off_is_told_round_by_round(monkeypatch):
+    from fastssl.profiling.measure import Measured
+
+    # a machine that is slower by half in two of three rounds, other ones for each measurement
+    rates = {"decode": [0.0] * 3, "views": [1e9] * 3}
+    rates |= {"step": [100.0, 50.0, 50.0], "measured": [80.0, 40.0, 50.0]}
+    found = {name: Measured(tuple(values), 0.0) for name, values in rates.items()}
+    off = plan._off(plan.Options(), Load(100, 200), found)
+    assert off == {"plan": 1.25}
+    assert plan._off(plan.Options(), Load(100, 200), {"step": found["step"]}) == {}
+
+
+def test_a_plan_ends_when_its_time_is_up(data, monkeypatch):
+    from fastssl.profiling import plan_rates
+
+    taken = []
+    real = plan_rates.take_step
+    monkeypatch.setattr(plan_rates, "take_step", lambda *given: taken.append(given) or real(*given))
+    words = ["model=wrn-10-1", "batch=4", "ratio=1", "threads=1", "loader_threads=1"]
+    record = plan.run("digits", words, steps=9, repetitions=10**6, seconds=0.001)
+    assert record["results"][-1]["rounds"] == 1 and len(taken) == 2 * (9 + plan_rates.WARMUP)
+    taken.clear()
+    monkeypatch.setattr(plan_rates, "ENOUGH", 0.0)  # steps so slow that three are enough
+    record = plan.run("digits", words, steps=9, repetitions=1, seconds=60.0)
+    assert record["results"][-1]["rounds"] == 1 and len(taken) == 2 * 2 * 3
+
+
+def test_threads_that_have_cores_of_their_own_do_not_share_them(monkeypatch):
+    from fastssl.config_files import load
+    from fastssl.profiling.plan_rates import crowded
+
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
+    assert crowded(load("digits", []).config)  # the model has all eight, the loader two of them
+    assert not crowded(load("digits", ["threads=6"]).config)
+    assert crowded(load("digits", ["threads=6", "loader_threads=3"]).config)
+
+
 def test_the_record_of_scaling(monkeypatch):
-    monkeypatch.setattr(scaling, "launch", lambda asked: ([10.0, 12.0, 9.0], [18.0, 17.0, 30.0]))
+    # the machine halves its speed after the first round: gains are of rounds, not of medians
+    rates = {"alone": [10.0, 5.0, 5.0], "together": [18.0, 9.0, 18.0], "apart": [19.0, 9.5, 9.5]}
+    monkeypatch.setattr(scaling, "launch", lambda asked: rates)
     record = scaling.run(repetitions=3)
-    assert record["ratio"] == {"processes": 1.8} and "90%" in record["says"]
+    json.dumps(record)
+    assert record["ratio"] == {"processes": 1.8, "apart": 1.9}
+    assert "2 processes learn 1.80 times" in record["says"] and "1.90" in record["says"]
+    assert [row["rate"] for row in record["results"]] == [5.0, 9.5, 18.0]
+    assert {row["rounds"] for row in record["results"]} == {3}
     with pytest.raises(ConfigError, match="no option"):
         scaling.run(colour=1)
     with pytest.raises(ConfigError, match="2 processes"):
         scaling.run(processes=1)
 
 
-def test_a_torchrun_that_fails_is_told(monkeypatch):
-    failed = subprocess.CompletedProcess([], 1, "", "no port")
-    monkeypatch.setattr(subprocess, "run", lambda *a, **b: failed)
-    with pytest.raises(ResourceError, match="torchrun failed"):
+def instead_of_torchrun(monkeypatch, tmp_path, script):
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(scaling.sys, "executable", str(program))
+
+
+def test_a_torchrun_that_fails_is_told(monkeypatch, tmp_path):
+    instead_of_torchrun(monkeypatch, tmp_path, "echo no port >&2; exit 1")
+    with pytest.raises(ResourceError, match="torchrun failed") as told:
         scaling.launch(scaling.Options())
+    assert told.value.fix == "no port"
 
 
-def test_two_processes_measure_themselves():
-    asked = scaling.Options(model="wrn-10-1", batch=2, size=8, steps=1, repetitions=2)
-    one, both = scaling.launch(asked)
-    assert len(one) == len(both) == 2 and min(one + both) > 0
+def test_a_torchrun_that_hangs_is_ended_as_it_wishes_to_be(monkeypatch, tmp_path):
+    mark = tmp_path / "ended"
+    script = f"trap 'echo in order > {mark}; exit' TERM\nwhile true; do sleep 0.05; done"
+    instead_of_torchrun(monkeypatch, tmp_path, script)
+    monkeypatch.setattr(scaling, "PATIENCE", 1.0)
+    with pytest.raises(ResourceError, match="did not end within 1 s"):
+        scaling.launch(scaling.Options(seconds=0.01))
+    assert mark.read_text() == "in order\n"
+
+
+def test_two_processes_measure_themselves_until_their_time_is_up():
+    tiny = {"model": "wrn-10-1", "batch": 2, "size": 8}
+    rates = scaling.launch(scaling.Options(**tiny, repetitions=10**6, seconds=0.01))
+    assert set(rates) == {"alone", "apart", "together"}
+    assert all(len(values) == 1 and min(values) > 0 for values in rates.values())
 
 
 def fake_subject(monkeypatch, found):
