@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fastssl.assemble_data import find_store, view_recipes
 from fastssl.config_files import Loaded
-from fastssl.folder import cannot_write
+from fastssl.errors import ConfigError
+from fastssl.folder import refused, write_whole
+from pipelines.readers.stored import Stored
 from pipelines.views import apply, draw, names
 
 ROWS = 8
@@ -23,25 +26,28 @@ Array = np.ndarray[Any, Any]
 
 
 def write_sheet(loaded: Loaded, out: Path) -> str:
-    """Write the sheet of the first step's labelled slots; return what was written."""
-    sheet = make_sheet(loaded)
+    """Write the sheet, whole or not at all; return a line that says so."""
+    if out.suffix.lower() != ".png":
+        raise ConfigError(f"views cannot be drawn as {out.name}", "end its name in .png")
+    file = io.BytesIO()
+    make_sheet(loaded).save(file, "PNG")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        sheet.save(out)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError):
-            raise cannot_write(out, error) from error
-        raise cannot_write(out, OSError(f"{error}; end the name in .png")) from error
-    return f"{out}: {ROWS} images of {loaded.config.data}, original | weak | strong x {STRONG}"
+        write_whole(out, file.getvalue())
+    except OSError as error:
+        raise refused(error, out) from error
+    return f"{out}: images of {loaded.config.data}, original | weak | strong x {STRONG}"
 
 
 def make_sheet(loaded: Loaded) -> Image.Image:
-    """Draw the sheet."""
+    """Draw the sheet of images from all over the training set."""
     store = find_store(loaded)
     recipes = view_recipes(loaded, store)
     labels = store.labels("train")
     count = min(ROWS, len(labels))
     places = np.linspace(0, len(labels) - 1, count).astype(int)
+    # A damaged image is told here, by name, and not by whoever decodes it.
+    Stored(store, "train", "dali" if "dali" in store.formats else "ffcv").get(places)
     images = np.stack([store.image("train", int(place)) for place in places])
     plan = [recipes["weak"]] + [recipes["strong"]] * STRONG
     seed, size = loaded.config.seed, (images.shape[1], images.shape[2])
