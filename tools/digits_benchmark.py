@@ -5,6 +5,9 @@
 A row is an algorithm, with settings of its own after plus signs: `flexmatch+algo.forward=split`.
 KEY=VALUE holds for all rows. Runs that are done are not run again. Two runs go side by side
 with one thread each, so that the seconds a step of all rows compare.
+
+Runs of 500 steps want `ema=0.95`: at 0.99 the averaged weights lag by a hundred steps, so that
+Mean Teacher is held back and no averaged network fits its student's BatchNorm statistics.
 """
 
 import argparse

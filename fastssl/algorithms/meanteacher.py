@@ -9,6 +9,7 @@ stop-gradient and r a linear ramp:
 The teacher normalises by batch statistics, as in training, and no unlabelled pass moves running
 statistics. As TorchSSL: lam 50, linear ramp over 0.4 of training, and the moving average of the
 whole run as teacher; the paper ramps by exp(-5 (1 - t)^2) and moves the average faster at first.
+In a short run a slow teacher holds the student back: lower `ema` with the number of steps.
 """
 
 from __future__ import annotations
