@@ -1,10 +1,20 @@
 """The command: fast where it needs no torch, two lines and a code where the user errs."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import typer.main
+
+from fastssl import config_files, grid
+from fastssl.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "tools/tutorial.md", "tools/many_machines.md")
 
 LIGHT = [
     ["--help"],
@@ -21,6 +31,29 @@ LIGHT = [
 def run(*words, cwd=None):
     command = [sys.executable, "-m", "fastssl", *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+
+
+def documented():
+    """Return every line of the documents that begins the command, in blocks and in sentences."""
+    found = []
+    for name in DOCUMENTS:
+        text = (ROOT / name).read_text()
+        blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+        found += re.findall(r"^(?:torchrun .*-m )?fastssl (\w.*)", blocks, re.MULTILINE)
+        found += re.findall(r"`fastssl (\w+ [^`]*)`", text)  # a verb alone is only its name
+    assert len(found) > 25
+    return found
+
+
+@pytest.mark.parametrize("line", documented())
+def test_a_command_of_the_documents_can_be_typed(line):
+    verb, *words = shlex.split(line, comments=True)
+    given = typer.main.get_command(app).commands[verb].make_context(verb, words).params
+    if verb in ("train", "config", "views"):
+        settings = [re.sub(r"\$\{\w+:-(\w+)\}", r"\1", word) for word in given["words"] or []]
+        config_files.load(given["config"], settings)
+    if verb == "sweep":
+        assert grid.read(grid.find_sweep(given["file"]))[1]
 
 
 def test_light_verbs_import_no_torch():
