@@ -10,6 +10,7 @@ from pipelines.sources import Source, SourceSplit
 FORMATS = ("ffcv", "dali")
 RAW_UP_TO = 96  # pixels; above, JPEG
 QUALITY = 95
+MANY = 1_000  # pictures; with fewer, loading a compiled resize takes longer than it saves
 SIZES = range(4, 2049)
 
 
@@ -69,4 +70,5 @@ class Options:
         else:
             quality = QUALITY if self.quality is None and size > RAW_UP_TO else None
         measured = source.mean is None and split is source.splits["train"]
-        return Target(size, self.resize or source.resize, quality, measured)
+        many = not split.kept and split.count >= MANY
+        return Target(size, self.resize or source.resize, quality, measured, many)

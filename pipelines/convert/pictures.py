@@ -27,6 +27,7 @@ class Target:
     resize: str  # one of RESIZES
     quality: int | None  # of JPEG; None stores the pixels themselves
     measured: bool = False  # whether mean and deviation are wanted
+    many: bool = False  # whether there are so many that a compiled resize pays
 
     @property
     def encoding(self) -> str:
@@ -79,16 +80,31 @@ def to_rgb(picture: Image.Image) -> Image.Image:
     return picture if picture.mode == "RGB" else picture.convert("RGB")
 
 
-def fit(picture: Image.Image, size: int, resize: str) -> Image.Image:
-    """Bring a picture to size x size: squash it, crop its middle, or pad it with black."""
+def fit(picture: Image.Image, size: int, resize: str, *, many: bool = False) -> Image.Image:
+    """Bring a picture to size x size: squash it, crop its middle, or pad it with black.
+
+    With `many` the work is compiled, which takes a while once; the pixels are the same.
+    """
     if picture.size == (size, size):
         return picture
     shape, bicubic = (size, size), Image.Resampling.BICUBIC
-    if resize == "crop":
-        return ImageOps.fit(picture, shape, bicubic)
     if resize == "pad":
         return ImageOps.pad(picture, shape, bicubic, color="black")
-    return picture.resize(shape, bicubic)
+    if many:
+        from pipelines.convert.resampling import resize as compiled
+
+        return Image.fromarray(compiled(np.asarray(picture), _box(picture, resize), size))
+    return picture.resize(shape, bicubic, _box(picture, resize))
+
+
+def _box(picture: Image.Image, resize: str) -> tuple[float, float, float, float]:
+    """Return the part that is kept: all of a picture, or the square in its middle."""
+    width, height = picture.size
+    if resize == "squash":
+        return (0.0, 0.0, float(width), float(height))
+    side = min(picture.size)
+    left, top = (width - side) / 2, (height - side) / 2
+    return (left, top, left + side, top + side)
 
 
 def encode(picture: Image.Image, quality: int) -> bytes:

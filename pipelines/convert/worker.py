@@ -33,7 +33,8 @@ def prepare(chunk: Chunk, target: Target) -> Prepared:
     bad: list[Skipped] = []
     for place in range(len(chunk.labels)):
         try:
-            picture = fit(_picture(chunk, place), target.size, target.resize)
+            picture = _picture(chunk, place)
+            picture = fit(picture, target.size, target.resize, many=target.many)
         except BadPictureError as error:
             bad.append(Skipped(chunk.paths[place], str(error)))
             continue
