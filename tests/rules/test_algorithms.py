@@ -92,6 +92,14 @@ def test_a_step_moves_the_weights_and_keeps_no_graph(name):
         assert ((out.trusted >= 0) & (out.trusted <= 1)).all()
 
 
+@EVERY
+def test_a_step_leaves_gradients_to_the_loop(name):
+    algorithm, nets = ALGORITHMS[name], make_nets()
+    state = algorithm.init_state(algorithm.config(), facts())
+    algorithm.step(nets, make_batch(algorithm), state, algorithm.config(), HALF, SingleRank())
+    assert all(p.grad is None for p in nets.student.parameters())
+
+
 def test_the_teacher_answers_in_train_mode_whatever_its_mode():
     nets = make_nets()
     first = take("meanteacher", nets)

@@ -46,6 +46,14 @@ def test_a_split_pass_keeps_no_graph_of_the_weak_views():
         assert [z.requires_grad for z in logits] == [True, weak_has_graph, True]
 
 
+def test_logits_leave_half_precision_where_they_leave_the_network():
+    net, x = TinyNet(), torch.randn(4, 3, 4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert net(x).dtype == torch.bfloat16
+        logits = (*parts.forward(net, x), *parts.forward(net, x, x))
+    assert {z.dtype for z in logits} == {torch.float32}
+
+
 SURE = [name for name in ALGORITHMS if "threshold" in ALGORITHMS[name].config.model_fields]
 
 
