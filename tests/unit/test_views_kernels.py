@@ -1,5 +1,7 @@
 """The two kernels: one result, any input array, compiled, and without a wait on a GPU."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +147,18 @@ def test_an_unknown_op_or_kernel_is_told(name: str) -> None:
         apply_op(name, images(1)[0], 1.0)
     with pytest.raises(ConfigError, match="no kernel is named"):
         apply_op("Rotate", images(1)[0], 1.0, kernel="gpu")
+
+
+def test_a_second_start_compiles_nothing() -> None:
+    """What this process compiled, or found compiled, the next one only loads."""
+    apply(images(8), drawn(BOTH, 8), BOTH, mean=MEAN, std=STD)
+    code = """if True:
+        from pipelines.views.drawing import _draw
+        from pipelines.views.kernel_cpu import views
+        for compiled in (_draw, views):
+            print(compiled.stats.cache_hits.total(), compiled.stats.cache_misses.total())"""
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert told.stdout.split() == ["1", "0", "1", "0"]
 
 
 def test_the_torch_kernel_compiles_whole() -> None:
