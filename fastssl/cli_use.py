@@ -138,10 +138,12 @@ def export(
     if file is None and not compare:
         raise ConfigError("no file is named", "fastssl export RUN model.onnx, or --compare")
     rows = [exporting.export(run, file, checkpoint)] if file else []
-    if rows:
-        show(rows, as_json)
-    if compare:
-        show(exporting.compare(run, checkpoint), as_json)
+    times = exporting.compare(run, checkpoint) if compare else []
+    if as_json:
+        show(rows + times, True)  # one list, which a program can read
+        return
+    for table in filter(None, (rows, times)):
+        show(table, False)
 
 
 def migrate(file: Path) -> None:

@@ -89,7 +89,10 @@ def guess(model: Predictor, store: Store) -> Guesses:
         )
     places = unlabeled(model, store)
     if not len(places):
-        raise DataError(f"{store.path} has no unlabelled picture", "give another store")
+        raise DataError(
+            f"{store.path} has no unlabelled picture",
+            "give a store converted with --unlabeled DIR, or with --labels that name but a few",
+        )
     logits = np.concatenate(list(model.store(store, "train", places))).astype(np.float64)
     scores = np.exp(logits - logits.max(axis=1, keepdims=True))
     probability = scores / scores.sum(axis=1, keepdims=True)

@@ -12,7 +12,7 @@ EVERY = 10.0  # seconds between lines in a log
 
 
 class Progress:
-    """Counts work on stderr, with its rate and the time left."""
+    """Counts work on stderr, with its rate and the time left; a total of 0 is not known."""
 
     def __init__(self, total: int, what: str, unit: str = "images", enabled: bool = True) -> None:
         self.total, self.what, self.unit, self.enabled = total, what, unit, enabled
@@ -40,7 +40,7 @@ class Progress:
             console=Console(stderr=True),
         )
         self._bar.start()
-        self._task = self._bar.add_task(self.what, total=self.total, state="")
+        self._task = self._bar.add_task(self.what, total=self.total or None, state="")
 
     def advance(self, count: int) -> None:
         """Count work that is done."""
@@ -56,8 +56,10 @@ class Progress:
 
     def _state(self) -> str:
         spent = max(time.monotonic() - self._began, 1e-9)
-        left = spent / max(self.done, 1) * max(self.total - self.done, 0)
         rate = f"{self.done / spent:,.0f} {self.unit}/s"
+        if not self.total:
+            return f"{self.done:,} {self.unit}, {rate}"
+        left = spent / max(self.done, 1) * max(self.total - self.done, 0)
         return f"{self.done:,}/{self.total:,} {self.unit}, {rate}, {clock(left)} left"
 
     def __exit__(self, kind: object, *error: object) -> None:

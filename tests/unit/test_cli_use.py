@@ -1,16 +1,19 @@
 """Help, examples and completion of every verb."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from fastssl.cli import app
-from fastssl.errors import ConfigError
+from fastssl.errors import ConfigError, DataError
+from fastssl.progress import Progress
 
 VERBS = sorted(typer.main.get_command(app).commands)
 runner = CliRunner()
@@ -57,3 +60,34 @@ def test_label_and_export_print_what_they_did(trained: Path, data: Path, tmp_pat
     file = tmp_path / "m.safetensors"
     done = runner.invoke(app, ["export", str(trained), str(file)])
     assert done.exit_code == 0 and "difference" in done.stdout
+
+
+def test_export_prints_one_json_list(trained: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    times = [{"format": "fastssl", "ms for 1 image": 1.0}]
+    monkeypatch.setattr("fastssl.exporting.compare", lambda run, checkpoint: times)
+    words = ["export", str(trained), str(tmp_path / "m.safetensors"), "--compare", "--json"]
+    done = runner.invoke(app, words)
+    assert done.exit_code == 0, done.output
+    written, compared = json.loads(done.stdout)
+    assert written["difference"] == 0.0 and [compared] == times
+
+
+def test_a_store_without_unlabelled_pictures_says_how_to_get_some(
+    trained: Path, data: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("fastssl.labeling.unlabeled", lambda model, store: [])
+    words = ["label", str(trained), str(data / "digits"), "--out", str(tmp_path / "p.csv")]
+    error = runner.invoke(app, words).exception
+    assert isinstance(error, DataError) and "--unlabeled" in error.fix
+    assert not list(tmp_path.iterdir())
+
+
+def test_progress_towards_an_unknown_total_promises_no_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("fastssl.progress.time.monotonic", lambda: now[0])
+    with Progress(0, "predicting", "pictures") as bar:
+        now[0] += 4
+        bar.advance(8)
+    assert capsys.readouterr().err == "predicting: 8 pictures, 2 pictures/s\n"
