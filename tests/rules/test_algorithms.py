@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fastssl.algorithms
-from fastssl import models
+from fastssl import listing, models
 from fastssl.algorithms import ALGORITHMS, Nets, vat
 from fastssl.ranks import SingleRank
 from pipelines.batch import Batch
@@ -71,6 +71,23 @@ def test_a_file_is_named_and_described(name):
         assert field.description, f"{name}.{key} says nothing of itself"
     assert algorithm.config.model_config["extra"] == "forbid"
     assert algorithm.config.model_config["frozen"]
+
+
+# those of a mixed batch grow with the ratio, which is 2 here
+CHUNKED = {"mixmatch": 2 + 1 + 2 * 2, "remixmatch": 1 + 1 + 3 * 2 + 1 + 1}
+
+
+@EVERY
+def test_the_list_tells_views_and_forward_passes_as_they_are(name):
+    (row,) = [row for row in listing.rows("algorithms") if row["name"] == name]
+    assert row["what"].endswith(".") and ". " not in row["what"], "one sentence"
+    assert row["views"].split(" + ") == (list(ALGORITHMS[name].views.values()) or ["-"])
+    nets, passes = make_nets(), []
+    for net in (nets.student, nets.teacher):
+        net.register_forward_hook(lambda *_: passes.append(1))
+    take(name, nets)
+    told = row["forward passes"]
+    assert len(passes) == (CHUNKED[name] if "chunks" in told else int(told.split(":")[0]))
 
 
 @EVERY
