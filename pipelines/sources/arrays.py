@@ -28,7 +28,7 @@ def source(path: Path, options: OwnOptions) -> Source:
         with np.load(path, allow_pickle=False) as content:
             known = set(content.files)
             raw = {name: content[name] for name in known if name.endswith(("labels", "names"))}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # damaged archives raise nearly anything
         raise DataError(f"{path} cannot be read: {error}", _HINT) from None
     if not {"images", "labels"} <= known:
         raise DataError(f"{path} holds {', '.join(sorted(known))}", _HINT)
@@ -97,7 +97,10 @@ class _Images:
             _header(file)
             for start in range(0, self.shape[0], ARRAY_CHUNK):
                 count = min(ARRAY_CHUNK, self.shape[0] - start)
-                data = file.read(count * one)
+                try:
+                    data = file.read(count * one)
+                except Exception as error:  # of the archive, or of what unpacks it
+                    raise DataError(f"{self.path} is damaged: {error}", _HINT) from None
                 if len(data) != count * one:
                     raise DataError(f"{self.path} ends within {self.name}", _HINT)
                 images = np.frombuffer(data, np.uint8).reshape(count, *self.shape[1:3], -1)
@@ -112,11 +115,11 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _open(path: Path, name: str, count: int) -> _Images:
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-        try:
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
             shape, fortran, dtype = _header(file)
-        except ValueError as error:
-            raise DataError(f"{path}: {name} cannot be read: {error}", _HINT) from None
+    except Exception as error:
+        raise DataError(f"{path}: {name} cannot be read: {error}", _HINT) from None
     colored = len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3))
     if dtype != np.uint8 or fortran or not colored or shape[0] != count or 0 in shape:
         order = " in Fortran order" if fortran else ""

@@ -52,13 +52,14 @@ def source(folder: Path, options: OwnOptions) -> Source:
     folder = folder.absolute()
     skipped: list[Skipped] = []
     notes: list[str] = []
-    scan = Scan(folder, options.follow, skipped)
+    apart = _apart(folder, options)
+    scan = Scan(folder, options.follow, skipped, apart)
     if options.labels is not None:
         names, train = _listed(scan, options.labels)
     else:
         names, train = _class_folders(scan, notes)
     if options.unlabeled is not None:
-        train.add(list(_scan(options.unlabeled, options.follow, skipped).pictures()), -1)
+        train.add(list(_scan(options.unlabeled, options, skipped, apart).pictures()), -1)
     labels = np.array(train.labels, np.int64)
     test = held_out(labels, share, options.seed)
     size = suggested_size(train.files)
@@ -67,7 +68,7 @@ def source(folder: Path, options: OwnOptions) -> Source:
         "test": _split(train.files, labels, test, size),
     }
     if options.test is not None:
-        splits["test"] = _test_folder(options, names, skipped, size)
+        splits["test"] = _test_folder(_scan(options.test, options, skipped, apart), names, size)
     elif options.test_fraction is None:
         notes.append(note(share))
     if skipped:
@@ -82,11 +83,22 @@ def source(folder: Path, options: OwnOptions) -> Source:
     )
 
 
-def _scan(folder: Path, follow: bool, skipped: list[Skipped]) -> Scan:
-    folder = folder.absolute()
+def _apart(folder: Path, options: OwnOptions) -> frozenset[str]:
+    """Return the folders with a part of their own: no picture is trained and tested on."""
+    given = {"--unlabeled": options.unlabeled, "--test": options.test}
+    real = {flag: path.resolve() for flag, path in given.items() if path is not None}
+    for flag, path in real.items():
+        if folder.resolve().is_relative_to(path):
+            raise ConfigError(f"{flag} {path} holds the pictures of {folder}", "give another")
+    if len(real) > len(set(real.values())):
+        raise ConfigError("--unlabeled and --test name one folder", "give two")
+    return frozenset(map(str, real.values()))
+
+
+def _scan(folder: Path, options: OwnOptions, skipped: list[Skipped], apart: frozenset[str]) -> Scan:
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}", "look at its name")
-    return Scan(folder, follow, skipped)
+        raise DataError(f"there is no folder {folder.absolute()}", "look at its name")
+    return Scan(folder.absolute(), options.follow, skipped, apart)
 
 
 def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], _Pictures]:
@@ -104,6 +116,9 @@ def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], _Pictures]:
             f"{escape(loose[0])} and {len(loose) - 1:,} more pictures lie outside class folders",
             "put them in a folder each class, or list them with --labels FILE.csv",
         )
+    odd = [name for name in names if name.lower() in _SPLITS]
+    if odd:
+        notes.append(f"taken for classes: {', '.join(odd)}; --test and --unlabeled say otherwise")
     pictures = _Pictures()
     kept: list[str] = []
     for path in folders:
@@ -151,11 +166,7 @@ def _numbers_first(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
 
 
-def _test_folder(
-    options: OwnOptions, names: list[str], skipped: list[Skipped], size: int
-) -> SourceSplit:
-    assert options.test is not None
-    scan = _scan(options.test, options.follow, skipped)
+def _test_folder(scan: Scan, names: list[str], size: int) -> SourceSplit:
     place = {name: number for number, name in enumerate(names)}
     pictures = _Pictures()
     for path in scan.folders():

@@ -28,6 +28,7 @@ class Scan:
     root: Path
     follow: bool = False
     skipped: list[Skipped] = field(default_factory=list)
+    apart: frozenset[str] = frozenset()  # folders, by their real paths, that are passed by
 
     def __post_init__(self) -> None:
         self._real = os.path.realpath(self.root)
@@ -72,6 +73,8 @@ class Scan:
 
     def _takes(self, entry: os.DirEntry[str]) -> bool:
         if entry.name.startswith("."):
+            return False
+        if self.apart and entry.is_dir() and os.path.realpath(entry.path) in self.apart:
             return False
         if self.follow or not entry.is_symlink():
             return True

@@ -1,4 +1,4 @@
-"""One's own data: class folders, lists of labels, pictures without a label, arrays."""
+"""One's own pictures: class folders, lists of labels, pictures without a label."""
 
 import os
 from pathlib import Path
@@ -78,6 +78,34 @@ def test_pictures_without_a_label_follow_the_labeled_ones(tmp_path):
     assert store.labels("test").tolist() == [0, 0, 1, 1]
     check(store, "train", None, store.labels("train").tolist())
     assert ",train,,/" in (store.path / "index.csv").read_text()
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_folders_inside_the_source_have_a_part_of_their_own(listed, tmp_path):
+    source = write_folder(tmp_path / "pets", classes=2, per_class=4)
+    rest = write_flat(source / "unlabeled", count=5)
+    test = write_folder(source / "test", classes=2, per_class=2, seed=9)
+    rows = [f"class{number}/picture0.jpg,class{number}\n" for number in range(2)]
+    (tmp_path / "labels.csv").write_text("".join(rows))
+    labels = tmp_path / "labels.csv" if listed else None
+    raw = open_source(str(source), OwnOptions(unlabeled=rest, test=test, labels=labels))
+    assert raw.class_names == ["class0", "class1"]
+    assert {name: split.count for name, split in raw.splits.items()} == {"train": 13, "test": 4}
+    paths = [path for split in raw.splits.values() for one in split.chunks() for path in one.paths]
+    assert len(set(paths)) == 17
+    raw = open_source(str(source), OwnOptions())
+    assert raw.notes[0].startswith("taken for classes: test, unlabeled;")
+
+
+def test_no_folder_is_trained_and_tested_on(tmp_path):
+    source = write_folder(tmp_path / "pets")
+    with pytest.raises(ConfigError, match=r"--test .* holds the pictures of"):
+        open_source(str(source), OwnOptions(test=source))
+    with pytest.raises(ConfigError, match=r"--unlabeled .* holds the pictures of"):
+        open_source(str(source), OwnOptions(unlabeled=tmp_path))
+    with pytest.raises(ConfigError, match="name one folder"):
+        inside = source / "class0"
+        open_source(str(source), OwnOptions(unlabeled=inside, test=inside))
 
 
 def test_a_list_of_labels(tmp_path):
@@ -199,68 +227,3 @@ def test_names_with_newlines_commas_and_stray_bytes_come_back(tmp_path):
 )
 def test_a_side_is_suggested(sizes, side):
     assert side_for(sizes) == side
-
-
-def write_npz(path: Path, **more) -> dict:
-    random = np.random.default_rng(0)
-    content = {
-        "images": random.integers(0, 256, (600, 8, 8, 3), dtype=np.uint8),
-        "labels": random.integers(-1, 4, 600),
-        **more,
-    }
-    np.savez_compressed(path, **content)
-    return content
-
-
-def test_arrays(tmp_path):
-    made = write_npz(tmp_path / "mine.npz")
-    store = stored(tmp_path / "mine.npz", tmp_path / "out", test_fraction=0.2)
-    train = [int(path.split(":")[-1]) for path in store.source_paths("train")]
-    np.testing.assert_allclose(store.mean, made["images"][train].mean((0, 1, 2)) / 255, atol=2e-6)
-    assert (store.name, store.class_names) == ("mine", ["0", "1", "2", "3"])
-    places = {}
-    for split in store.splits:
-        places[split] = [int(path.split(":")[-1]) for path in store.source_paths(split)]
-        check(store, split, made["images"][places[split]], made["labels"][places[split]].tolist())
-    assert sorted(places["train"] + places["test"]) == list(range(600))
-    assert (store.labels("test") >= 0).all()
-
-
-def test_grey_arrays_with_words_for_labels_and_a_test_set(tmp_path):
-    grey = np.arange(4 * 9 * 9, dtype=np.uint8).reshape(4, 9, 9)
-    write_npz(
-        tmp_path / "mine.npz",
-        images=grey,
-        labels=np.array(["dog", "", "cat", "dog"]),
-        test_images=grey[:2],
-        test_labels=np.array(["cat", "dog"]),
-    )
-    store = stored(tmp_path / "mine.npz", tmp_path / "out")
-    assert store.class_names == ["cat", "dog"]
-    check(store, "train", np.repeat(grey[..., None], 3, axis=3), [1, -1, 0, 1])
-    check(store, "test", np.repeat(grey[:2, ..., None], 3, axis=3), [0, 1])
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"images": np.zeros((600, 8, 8, 3), np.float32)},
-        {"images": np.zeros((600, 8, 8, 4), np.uint8)},
-        {"images": np.zeros((599, 8, 8, 3), np.uint8)},
-        {"images": np.asfortranarray(np.zeros((600, 8, 8, 3), np.uint8))},
-        {"labels": np.zeros(600)},
-        {"labels": np.full(600, -2)},
-        {"labels": np.array([{}] * 600, object)},
-        {"images": np.array([None] * 600, object)},
-    ],
-)
-def test_arrays_that_are_wrong(wrong, tmp_path):
-    write_npz(tmp_path / "mine.npz", **wrong)
-    with pytest.raises(DataError):
-        open_source(str(tmp_path / "mine.npz"), OwnOptions())
-
-
-def test_a_file_that_is_no_npz(tmp_path):
-    (tmp_path / "mine.npz").write_bytes(b"PK but no more")
-    with pytest.raises(DataError):
-        open_source(str(tmp_path / "mine.npz"), OwnOptions())

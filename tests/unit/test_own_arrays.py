@@ -1,0 +1,101 @@
+"""One's own data as arrays in a `.npz`."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.convert import Options, convert
+from pipelines.errors import DataError
+from pipelines.sources.folder import OwnOptions
+from pipelines.sources.opening import open_source
+from pipelines.store import Store, open_store
+from pipelines.verify import verify
+from tests.reading import check
+
+
+def stored(source: Path, out: Path, **own) -> Store:
+    convert(open_source(str(source), OwnOptions(**own)), out, Options(formats=("dali",), workers=1))
+    assert verify(out).problems == []
+    return open_store(out)
+
+
+def write_npz(path: Path, **more) -> dict:
+    random = np.random.default_rng(0)
+    content = {
+        "images": random.integers(0, 256, (600, 8, 8, 3), dtype=np.uint8),
+        "labels": random.integers(-1, 4, 600),
+        **more,
+    }
+    np.savez_compressed(path, **content)
+    return content
+
+
+def test_arrays(tmp_path):
+    made = write_npz(tmp_path / "mine.npz")
+    store = stored(tmp_path / "mine.npz", tmp_path / "out", test_fraction=0.2)
+    train = [int(path.split(":")[-1]) for path in store.source_paths("train")]
+    np.testing.assert_allclose(store.mean, made["images"][train].mean((0, 1, 2)) / 255, atol=2e-6)
+    assert (store.name, store.class_names) == ("mine", ["0", "1", "2", "3"])
+    places = {}
+    for split in store.splits:
+        places[split] = [int(path.split(":")[-1]) for path in store.source_paths(split)]
+        check(store, split, made["images"][places[split]], made["labels"][places[split]].tolist())
+    assert sorted(places["train"] + places["test"]) == list(range(600))
+    assert (store.labels("test") >= 0).all()
+
+
+def test_grey_arrays_with_words_for_labels_and_a_test_set(tmp_path):
+    grey = np.arange(4 * 9 * 9, dtype=np.uint8).reshape(4, 9, 9)
+    write_npz(
+        tmp_path / "mine.npz",
+        images=grey,
+        labels=np.array(["dog", "", "cat", "dog"]),
+        test_images=grey[:2],
+        test_labels=np.array(["cat", "dog"]),
+    )
+    store = stored(tmp_path / "mine.npz", tmp_path / "out")
+    assert store.class_names == ["cat", "dog"]
+    check(store, "train", np.repeat(grey[..., None], 3, axis=3), [1, -1, 0, 1])
+    check(store, "test", np.repeat(grey[:2, ..., None], 3, axis=3), [0, 1])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"images": np.zeros((600, 8, 8, 3), np.float32)},
+        {"images": np.zeros((600, 8, 8, 4), np.uint8)},
+        {"images": np.zeros((599, 8, 8, 3), np.uint8)},
+        {"images": np.asfortranarray(np.zeros((600, 8, 8, 3), np.uint8))},
+        {"labels": np.zeros(600)},
+        {"labels": np.full(600, -2)},
+        {"labels": np.array([{}] * 600, object)},
+        {"images": np.array([None] * 600, object)},
+    ],
+)
+def test_arrays_that_are_wrong(wrong, tmp_path):
+    write_npz(tmp_path / "mine.npz", **wrong)
+    with pytest.raises(DataError):
+        open_source(str(tmp_path / "mine.npz"), OwnOptions())
+
+
+def test_a_file_that_is_no_npz(tmp_path):
+    (tmp_path / "mine.npz").write_bytes(b"PK but no more")
+    with pytest.raises(DataError):
+        open_source(str(tmp_path / "mine.npz"), OwnOptions())
+
+
+def test_a_npz_that_is_damaged_within(tmp_path):
+    path = tmp_path / "mine.npz"
+    images = np.random.default_rng(0).integers(0, 4, (600, 16, 16, 3), dtype=np.uint8)
+    np.savez_compressed(path, images=images, labels=np.arange(600) % 3)
+    whole = path.read_bytes()
+    for place in (len(whole) // 3, len(whole) // 2):
+        path.write_bytes(whole[:place] + bytes(64) + whole[place + 64 :])
+        with pytest.raises(DataError, match="is damaged"):
+            stored(path, tmp_path / "out")
+        assert [one.name for one in tmp_path.iterdir()] == ["mine.npz"]
+    np.save(tmp_path / "one.npy", images)
+    (tmp_path / "one.npy").rename(path)
+    with pytest.raises(DataError, match="cannot be read"):
+        open_source(str(path), OwnOptions())
