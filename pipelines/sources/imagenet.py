@@ -104,9 +104,15 @@ def _ground_truth(base: Path) -> list[str]:
             f"val is flat, and its ground truth is missing: {base / DEVKIT}",
             f"get {DEVKIT}.tar.gz from {PAGES['imagenet']} and unpack it there",
         )
-    synsets = loadmat(meta, squeeze_me=True)["synsets"]
-    wnids = {int(one["ILSVRC2012_ID"]): str(one["WNID"]) for one in np.atleast_1d(synsets)}
-    return [wnids[int(line)] for line in truth.read_text().split()]
+    try:
+        synsets = loadmat(meta, squeeze_me=True)["synsets"]
+        wnids = {int(one["ILSVRC2012_ID"]): str(one["WNID"]) for one in np.atleast_1d(synsets)}
+        return [wnids[int(line)] for line in truth.read_text().split()]
+    except Exception as error:  # a damaged file raises nearly anything
+        raise DataError(
+            f"{truth.parent} is not as published: {type(error).__name__} {error}",
+            f"get {DEVKIT}.tar.gz again from {PAGES['imagenet']}",
+        ) from None
 
 
 def _split(

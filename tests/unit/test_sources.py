@@ -103,7 +103,20 @@ def test_imagenet_says_what_is_missing(tmp_path):
     with pytest.raises(DataError, match="train is missing"):
         opened("imagenet", tmp_path)
     publishers.write_ilsvrc(tmp_path / "flat", flat=True)
-    (tmp_path / "flat/ILSVRC2012_devkit_t12/data/meta.mat").unlink()
+    kit = tmp_path / "flat/ILSVRC2012_devkit_t12/data"
+    truth = kit / "ILSVRC2012_validation_ground_truth.txt"
+    published = truth.read_text()
+    truth.write_text("one\n" + published)
+    with pytest.raises(DataError, match="is not as published: ValueError"):
+        opened("imagenet", tmp_path / "flat")
+    truth.write_text("9999\n" + published)
+    with pytest.raises(DataError, match="is not as published: KeyError 9999"):
+        opened("imagenet", tmp_path / "flat")
+    truth.write_text(published)
+    (kit / "meta.mat").write_bytes(b"no matrix")
+    with pytest.raises(DataError, match="is not as published"):
+        opened("imagenet", tmp_path / "flat")
+    (kit / "meta.mat").unlink()
     with pytest.raises(DataError, match="ground truth is missing"):
         opened("imagenet", tmp_path / "flat")
 
