@@ -40,4 +40,4 @@ def write(runs: list[Path], out: Path, format: str | None = None) -> str:
 def make(runs: list[Path], out: Path) -> Content:
     """Read the runs and build all that a report says, for a file that will lie at `out`."""
     found = read_all(runs)
-    return build(found, group(found.runs), out)
+    return build(found, group(found.runs, found.missing), out)

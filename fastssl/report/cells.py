@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from fastssl.config_files import flatten, load
 from fastssl.errors import UserError
-from fastssl.report.collect import Run, task_name
+from fastssl.grid import spell
+from fastssl.report.collect import Missing, Run, task_name
 from fastssl.report.figures import Stat, figures, stat
 
 # What tells no cell from another: seeds, places, and keys without influence on the numbers.
@@ -31,6 +32,7 @@ class Cell:
     unusual: dict[str, Any]  # algo.* that differ from the defaults, for the published figures
     runs: list[Run] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)  # one a run, of `used` runs
+    absent: int = 0  # seeds that the sweep wants and that have no run
 
     @property
     def column(self) -> str:
@@ -40,7 +42,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Name within a task: the algorithm and what is unusual of it."""
-        words = [f"{k.removeprefix('algo.')}={short(v)}" for k, v in self.settings.items()]
+        words = [f"{k.removeprefix('algo.')}={spell(v)}" for k, v in self.settings.items()]
         return " ".join([self.algorithm, *words])
 
     @property
@@ -58,12 +60,7 @@ class Cell:
         return stat(measure(run) for run in self.used)
 
 
-def short(value: Any) -> str:
-    """Return a value as people write it."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def group(runs: list[Run]) -> list[Cell]:
+def group(runs: list[Run], missing: Iterable[Missing] = ()) -> list[Cell]:
     """Put runs of one cell together, in the order of data, labels and algorithm."""
     families: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -81,6 +78,10 @@ def group(runs: list[Run]) -> list[Cell]:
             if where not in cells:
                 cells[where] = Cell(data, labels, algorithm, keys, unusual)
             cells[where].runs.append(run)
+    homes = {run.path: cell for cell in cells.values() for run in cell.runs}
+    for gap in missing:
+        if gap.like in homes:
+            homes[gap.like].absent += 1
     for cell in cells.values():
         cell.figures = [figures(run) for run in cell.used]
     return sorted(cells.values(), key=order)

@@ -33,7 +33,7 @@ PLOTS: list[tuple[str, str, str, float, bool, tuple[str, ...]]] = [
     ),
     (
         "marks",
-        "Marks by class: unlabelled images last surely guessed to be of it",
+        "Marks by class: unlabelled images whose last sure guess was this class",
         "images",
         1,
         True,
@@ -67,7 +67,8 @@ def class_plots(cells: list[Cell], links: Links) -> list[dict[str, Any]]:
             series = class_series(cell, factor, evaluated, way)
             if series:
                 name = f"{cell.column}: {cell.name}"
-                choices.append(choice(name, series, links(cell.used or cell.runs)))
+                found = choice(name, series, links(cell.used or cell.runs))
+                choices.append({**found, "note": remark(cell)})
         made.append(
             {
                 "id": id,
@@ -75,22 +76,19 @@ def class_plots(cells: list[Cell], links: Links) -> list[dict[str, Any]]:
                 "by": "class",
                 "title": title,
                 "unit": unit,
-                "note": remark(cells),
+                "note": "Mean over seeds.",
                 "choices": choices,
             }
         )
     return made
 
 
-def remark(cells: list[Cell]) -> str:
+def remark(cell: Cell) -> str:
     """Say which classes are shown where not all are."""
-    most = max((len(class_means(cell)) for cell in cells), default=0)
-    note = "Mean over seeds."
-    if most > SHOWN:
-        note += (
-            f" Of {most:,} classes, the {SHOWN // 2} worst and the {SHOWN // 2} best at the end."
-        )
-    return note
+    count, half = len(class_means(cell)), SHOWN // 2
+    if count <= SHOWN:
+        return ""
+    return f"Of {count:,} classes, the {half} worst and the {half} best at the best evaluation."
 
 
 def class_series(

@@ -14,6 +14,7 @@ import yaml
 
 from fastssl.config_files import flatten
 from fastssl.errors import DataError
+from fastssl.grid import spell
 from fastssl.sweep import BOOK, DONE
 from fastssl.sweep_children import locked
 
@@ -54,8 +55,9 @@ class Missing:
 
     name: str
     task: str
-    algorithm: str
+    variant: str  # the algorithm and its settings, as a table names a cell
     exit: int | None  # where it failed before it began
+    like: Path | None  # a run that differs by its seed alone
 
     @property
     def text(self) -> str:
@@ -83,7 +85,10 @@ def read_all(paths: list[Path]) -> Found:
             name = str(folder.relative_to(root)) if folder != root else folder.resolve().name
             add(found, folder, name)
         for folder in {root, *(folder.parent for folder in folders)}:
-            read_book(found, folder)
+            try:
+                read_book(found, folder)
+            except DAMAGE:
+                found.problems.append(f"{folder / BOOK} can't be read: missing cells are not told")
     if not found.runs and not found.missing:
         given = ", ".join(str(path) for path in paths)
         raise DataError(f"there is no run in {given}", "give the --out of a training or a sweep")
@@ -182,14 +187,37 @@ def read_book(found: Found, folder: Path) -> None:
     """Compare what a sweep wanted with what is there."""
     book = read_json(folder / BOOK)
     cells = book.get("cells")
-    for row in cells if isinstance(cells, list) else []:
-        name = row.get("name") if isinstance(row, dict) else None
-        if not isinstance(name, str) or os.path.isfile(folder / name / "config.yaml"):
-            continue
-        code = row.get("exit")
-        task = task_name(row.get("data"), row.get("labels"))
-        failed = code if isinstance(code, int) and code else None
-        found.missing.append(Missing(name, task, str(row.get("algorithm")), failed))
+    rows = [row for row in cells if isinstance(row, dict)] if isinstance(cells, list) else []
+    rows = [row for row in rows if isinstance(row.get("name"), str)]
+    present = [row for row in rows if os.path.isfile(folder / row["name"] / "config.yaml")]
+    alike = {identity(row): folder / row["name"] for row in present}
+    for row in rows:
+        if row not in present:
+            code = row.get("exit")
+            failed = code if isinstance(code, int) and code else None
+            task = task_name(row.get("data"), row.get("labels"))
+            like = alike.get(identity(row))
+            found.missing.append(Missing(row["name"], task, variant(row), failed, like))
+
+
+def wanted_keys(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys that a sweep laid over the configuration of a cell, its seeds aside."""
+    keys = row.get("keys")
+    found = keys if isinstance(keys, dict) else {}
+    return {key: value for key, value in found.items() if key not in ("seed", "split_seed")}
+
+
+def identity(row: dict[str, Any]) -> str:
+    """Return what the cells of a sweep share that differ by their seed alone."""
+    task = [row.get(key) for key in ("data", "labels", "algorithm")]
+    return json.dumps([task, wanted_keys(row)], sort_keys=True)
+
+
+def variant(row: dict[str, Any]) -> str:
+    """Name a cell by its algorithm and the settings of it that the sweep lays down."""
+    settings = {k: v for k, v in sorted(wanted_keys(row).items()) if k.startswith("algo.")}
+    words = [f"{key.removeprefix('algo.')}={spell(value)}" for key, value in settings.items()]
+    return " ".join([str(row.get("algorithm")), *words])
 
 
 def task_name(data: Any, labels: Any) -> str:

@@ -6,8 +6,9 @@ import statistics
 from dataclasses import dataclass
 
 from fastssl import published
+from fastssl.grid import spell
 from fastssl.published import Figure
-from fastssl.report.cells import ASIDE, Cell, short
+from fastssl.report.cells import ASIDE, Cell
 from fastssl.report.figures import Stat, errors, last_error, reach
 
 FIXMATCH = "fixmatch"
@@ -93,7 +94,7 @@ def unlike_paper(cell: Cell, defaults: dict[str, object]) -> str:
         return ""
     config = cell.runs[0].config
     words = [
-        f"{key} {short(config[key])} instead of {short(value)}"
+        f"{key} {spell(config[key])} instead of {spell(value)}"
         for key, value in defaults.items()
         if not key.startswith("algo.") and key not in HARMLESS
         if key in config and config[key] != value

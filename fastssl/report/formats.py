@@ -49,7 +49,7 @@ def as_markdown(content: Content) -> str:
 
 def cell_text(entry: Entry) -> str:
     """Return an entry on one line."""
-    words = [entry.text, f"({entry.paper})" if entry.paper else "", f"**{entry.mark}**"]
+    words = [entry.text, f"({entry.below})" if entry.below else "", f"**{entry.mark}**"]
     return escape(" ".join(words[: 3 if entry.mark else 2]).strip())
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 from fastssl.report.cells import Cell, default_values
 from fastssl.report.collect import Found, Run, number
 from fastssl.report.compare import unlike_paper
-from fastssl.report.figures import best_line, class_accuracy, median_error
+from fastssl.report.figures import best_line, class_accuracy, errors, median_error
+from fastssl.trip import LAST
 
 LISTED = 12  # names in one sentence
 
 
 def notes(found: Found, cells: list[Cell]) -> list[str]:
     """Return the sentences, the gravest first."""
-    told = [*found.problems, *gaps(found)]
+    about: dict[str, list[str]] = {}  # what is told → the runs or cells that it is told of
     for run in found.runs:
-        told += about_run(run)
+        for what in about_run(run):
+            about.setdefault(what, []).append(run.name)
     for cell in cells:
-        told += about_cell(cell)
-    return told + together(cells)
+        for what in about_cell(cell):
+            about.setdefault(what, []).append(f"{cell.column}: {cell.name}")
+    shared = [f"{some(names)}: {what}" for what, names in about.items()]
+    return [*found.problems, *gaps(found), *shared, *together(cells)]
 
 
 def gaps(found: Found) -> list[str]:
@@ -35,7 +39,7 @@ def gaps(found: Found) -> list[str]:
 def some(names: list[str]) -> str:
     """Return the first names and how many more there are."""
     rest = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + rest
+    return "; ".join(names[:LISTED]) + rest
 
 
 def about_run(run: Run) -> list[str]:
@@ -43,39 +47,38 @@ def about_run(run: Run) -> list[str]:
     told = []
     if run.status == "failed":
         what = str(run.summary.get("what", "no reason is written down"))
-        told.append(f"{run.name} failed with exit {run.summary.get('exit')}: {what}")
+        told.append(f"failed with exit {run.summary.get('exit')}: {what}")
     elif not run.complete:
-        told.append(f"{run.name} is {run.status} at step {run.steps:,}")
+        told.append(f"{run.status} at step {run.steps:,}")
     if not run.evals:
-        told.append(f"{run.name} has not been evaluated")
+        told.append("not evaluated yet")
         return told
     line = best_line(run) or {}
     pairs = (("best_error", number(line.get("error"))), ("median_error", median_error(run)))
     for key, ours in pairs:
         written = number(run.summary.get(key))
         if run.complete and None not in (written, ours) and abs(written - ours) > 1e-6:  # type: ignore[operator]
-            told.append(
-                f"{run.name}: {key} is {written:.4f} in summary.json, {ours:.4f} by its metrics"
-            )
+            told.append(f"{key} is {written:.4f} in summary.json, {ours:.4f} by its metrics")
     return told
 
 
 def about_cell(cell: Cell) -> list[str]:
     """Tell what a mean of this cell does not."""
     told = []
-    where = f"{cell.column}: {cell.name}"
     complete = [run for run in cell.runs if run.complete]
     if len(cell.runs) > 1 and complete and len(complete) < len(cell.runs):
-        told.append(f"{where}: means over the {len(complete)} of {len(cell.runs)} runs that ended")
+        told.append(f"means over the {len(complete)} of {len(cell.runs)} runs that ended")
     lengths = sorted({run.steps for run in cell.used})
     if len(lengths) > 1:
-        told.append(f"{where}: runs of different lengths, {lengths[0]:,} to {lengths[-1]:,} steps")
+        told.append(f"runs of different lengths, {lengths[0]:,} to {lengths[-1]:,} steps")
     seeds = [run.config.get("seed") for run in cell.runs]
     if len(set(map(str, seeds))) < len(seeds):
-        told.append(f"{where}: a seed stands twice among its {len(seeds)} runs")
+        told.append(f"a seed stands twice among its {len(seeds)} runs")
+    if any(len(errors(run)) < LAST for run in cell.used if run.complete):
+        told.append(f"fewer than {LAST} evaluations, so the median is over all there are")
     unlike = unlike_paper(cell, default_values(cell.data, cell.algorithm))
     if unlike:
-        told.append(f"{where}: not the paper's settings ({unlike})")
+        told.append(f"not the paper's settings ({unlike})")
     return told
 
 

@@ -2,7 +2,7 @@
 // (textContent), never as markup.
 (() => {
   const { plots } = JSON.parse(document.getElementById("data").textContent);
-  const { add, plain, clock, style, ticks, tell, alone, COLORS } = parts;
+  const { add, plain, clock, style, span, ticks, tell, alone } = parts;
   const places = {};
 
   class Plot {
@@ -16,7 +16,7 @@
       this.canvas = add(section, "div", { class: "canvas" });
       this.legend = add(section, "div", { class: "legend" });
       this.answer = add(section, "p", { class: "answer" });
-      add(section, "p", {}, this.plot.note);
+      this.note = add(section, "p", { class: "note" });
       const runs = add(section, "details", { class: "runs" });
       add(runs, "summary", {}, "Runs behind this plot");
       this.links = add(runs, "div");
@@ -61,6 +61,7 @@
 
     show() {
       this.hidden.clear();
+      this.note.textContent = `${this.plot.note} ${this.choice.note || ""}`.trim();
       this.links.replaceChildren();
       for (const [name, href] of this.choice.runs) add(this.links, "a", { href }, name);
       this.draw();
@@ -70,8 +71,7 @@
       this.canvas.replaceChildren();
       this.width = Math.max(260, this.canvas.clientWidth);
       this.marks = null;
-      ({ lines: () => this.drawLines(), bars: () => this.drawBars(), heat: () => this.drawHeat() })[
-        this.plot.kind]();
+      if (this.plot.kind === "lines") this.drawLines(); else blocks[this.plot.kind](this);
       this.tip = add(this.canvas, "div", { class: "tip", role: "status" });
       this.tip.hidden = true;
       this.svg.onpointerleave = () => this.leave();
@@ -107,6 +107,7 @@
       if (!Number.isNaN(goal)) { low = Math.min(low, goal); high = Math.max(high, goal); }
       if (!Number.isFinite(low)) { low = 0; high = 1; }
       if (low === high) { low -= Math.abs(low) * 0.1; high += Math.abs(high) * 0.1 || 1; }
+      [low, high] = span(low, high, 5);
       const end = Math.max(...xs, 1e-9);
       this.px = (x) => box.left + (box.right - box.left) * x / end;
       this.py = (y) => box.bottom - (box.bottom - box.top) * (y - low) / (high - low);
@@ -204,53 +205,6 @@
     leave() {
       this.tip.hidden = true;
       this.marks?.remove();
-    }
-
-    drawBars() {
-      const { bars } = this, row = 30;
-      this.begin(34 + row * Math.max(1, bars.length));
-      const groups = this.groups;
-      const left = Math.min(this.width * 0.4, 14 + 7 * Math.max(...bars.map((b) => b.name.length), 4));
-      const right = this.width - 76;
-      const high = Math.max(...bars.map((b) => b.y + (b.err || 0)), 1e-12);
-      this.px = (x) => left + (right - left) * x / high;
-      this.write(left, 12, this.plot.unit, "start");
-      bars.forEach((bar, n) => {
-        const y = 22 + n * row, color = COLORS[Math.max(0, groups.indexOf(bar.group)) % COLORS.length];
-        const fits = Math.floor((left - 14) / 7);
-        const name = bar.name.length > fits ? `${bar.name.slice(0, fits - 1)}…` : bar.name;
-        this.write(left - 8, y + 16, name, "end", false);
-        const mark = add(this.svg, "rect", { x: left, y, height: row - 8, fill: color, class: "curve",
-          width: Math.max(1, this.px(bar.y) - left) });
-        if (bar.err) {
-          const [a, b] = [this.px(Math.max(0, bar.y - bar.err)), this.px(bar.y + bar.err)];
-          add(this.svg, "line", { x1: a, x2: b, y1: y + 11, y2: y + 11,
-            style: "stroke: var(--text); stroke-width: 2" });
-        }
-        this.write(this.px(bar.y + (bar.err || 0)) + 6, y + 16, plain(bar.y), "start", false);
-        const spread = bar.err ? ` ± ${plain(bar.err)}` : "";
-        mark.onpointermove = (event) => this.tell(this.place(event)[0], Math.max(0, y - 40), bar.name,
-          [[`${plain(bar.y)}${spread} ${this.plot.unit}`, color]]);
-      });
-    }
-
-    drawHeat() {
-      const { table } = this.choice, side = Math.min(this.width - 50, 520), cell = side / table.length;
-      this.begin(side + 50);
-      table.forEach((row, y) => row.forEach((count, x) => {
-        const share = count / (row.reduce((a, b) => a + b, 0) || 1);
-        const mark = add(this.svg, "rect", { x: 44 + x * cell, y: 8 + y * cell, class: "curve",
-          width: cell, height: cell, style: `fill: rgba(var(--heat), ${share.toFixed(3)}); `
-            + "stroke: var(--line); stroke-width: 0.5" });
-        mark.onpointermove = () => this.tell(44 + (x + 1) * cell, y * cell, `true class ${y}`,
-          [[`guess ${x}: ${plain(count)} (${plain(100 * share)} %)`, null]]);
-      }));
-      const every = Math.ceil(table.length / 20);
-      for (let n = 0; n < table.length; n += every) {
-        this.write(38, 12 + (n + 0.5) * cell, String(n), "end");
-        this.write(44 + (n + 0.5) * cell, side + 24, String(n), "middle");
-      }
-      this.write(44, side + 44, "guess; true class at the left", "start");
     }
 
     get groups() {

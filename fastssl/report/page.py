@@ -14,7 +14,7 @@ from fastssl.report.content import Content
 from fastssl.report.tables import Entry, Table
 
 FOLDER = Path(__file__).parent
-SIGNS = {"better": "▼", "worse": "▲"}
+SCRIPTS = ("page_parts.js", "page_blocks.js", "page.js")
 
 
 def as_html(content: Content) -> str:
@@ -32,9 +32,7 @@ def as_html(content: Content) -> str:
         paper=f'<a href="{escape(source["url"])}">{escape(source["title"])}</a>, '
         f"{escape(source['venue'])}",
         style=(FOLDER / "page.css").read_text(encoding="utf-8"),
-        script="".join(
-            (FOLDER / name).read_text(encoding="utf-8") for name in ("page_parts.js", "page.js")
-        ),
+        script="".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
         data=embedded({"plots": content.plots}),
     )
 
@@ -96,9 +94,9 @@ def table_html(table: Table, content: Content) -> str:
 
 def kind(table: Table, place: int) -> str:
     """Return the class of a column of words, which stands at the left; numbers at the right."""
-    texts = [row[place].text for row in table.rows]
-    words = sum(text[:1].isalpha() for text in texts)
-    return ' class="words"' if 2 * words > len(texts) else ""
+    first = [row[place].text[:1] for row in table.rows]
+    words = any(map(str.isalpha, first)) and not any(map(str.isdigit, first))
+    return ' class="words"' if words else ""
 
 
 def row_html(row: list[Entry], kinds: list[str], content: Content) -> str:
@@ -111,10 +109,10 @@ def row_html(row: list[Entry], kinds: list[str], content: Content) -> str:
 
 
 def entry_html(entry: Entry, kind: str) -> str:
-    """Return one cell: our figure, its mark, and the paper's figure below."""
+    """Return one cell: our figure, its mark, and the smaller line below."""
     mark = ""
     if entry.mark:
         told = f"{entry.mark} than published by more than two standard deviations"
-        mark = f' <abbr class="{entry.mark}" title="{told}">{SIGNS[entry.mark]} {entry.mark}</abbr>'
-    paper = f"<small>{escape(entry.paper)}</small>" if entry.paper else ""
-    return f"<td{kind}>{escape(entry.text)}{mark}{paper}</td>"
+        mark = f' <abbr class="{entry.mark}" title="{told}">{entry.mark}</abbr>'
+    below = f"<small>{escape(entry.below)}</small>" if entry.below else ""
+    return f"<td{kind}>{escape(entry.text)}{mark}{below}</td>"

@@ -27,10 +27,19 @@ const parts = (() => {
   const style = (place) => ({ color: COLORS[place % COLORS.length],
     dash: DASHES[Math.floor(place / COLORS.length) % DASHES.length] });
 
-  function ticks(low, high, wanted) {
+  function pace(low, high, wanted) { // a round distance between two ticks
     const raw = (high - low) / wanted || 1, power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw);
-    const found = [];
+    return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw * (1 - 1e-9));
+  }
+
+  // Widen a range so that it begins and ends at a tick.
+  function span(low, high, wanted) {
+    const step = pace(low, high, wanted);
+    return [step * Math.floor(low / step + 1e-9), step * Math.ceil(high / step - 1e-9)];
+  }
+
+  function ticks(low, high, wanted) {
+    const step = pace(low, high, wanted), found = [];
     for (let n = Math.ceil(low / step); n * step <= high + step * 1e-9; n++) found.push(n * step);
     return found;
   }
@@ -60,5 +69,5 @@ const parts = (() => {
       .replace(/var\((--[a-z]+)\)/g, (whole, name) => look.getPropertyValue(name).trim());
   }
 
-  return { add, plain, clock, style, ticks, tell, alone, COLORS };
+  return { add, plain, clock, style, span, ticks, tell, alone, COLORS };
 })();

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastssl.report.cells import Cell, short
+from fastssl.grid import spell
+from fastssl.report.cells import Cell
 from fastssl.report.class_plots import class_plots
 from fastssl.report.collect import Run, number
 from fastssl.report.curves import Value, choice, curve, rounded
 from fastssl.report.figures import Stat
-from fastssl.report.tables import tasks
+from fastssl.report.tables import class_names, tasks
 
 Plot = dict[str, Any]
 Links = Callable[[list[Run]], list[list[str]]]
@@ -157,7 +158,7 @@ def ablations(cells: list[Cell], links: Links) -> Plot:
             if len(values) > 1:
                 values.sort(key=lambda item: (number(item[0]) or 0.0, str(item[0])))
                 name = f"{task}: {algorithm}, {setting.removeprefix('algo.')}"
-                bars = [bar(short(v), s) for v, _, s in values]
+                bars = [bar(spell(v), s) for v, _, s in values]
                 runs = [run for _, cell, _ in values for run in cell.used]
                 choices.append({"name": name, "bars": bars, "runs": links(runs)})
     return {
@@ -178,13 +179,15 @@ def confusion(cells: list[Cell], links: Links) -> Plot:
             table = run.evals[-1].get("confusion")
             if isinstance(table, list) and 1 < len(table) <= 100 and square(table):
                 name = f"{cell.column}: {cell.name}, {run.name}"
-                choices.append({"name": name, "table": table, "runs": links([run])})
+                names = class_names(cell, len(table))
+                found = {"name": name, "table": table, "names": names, "runs": links([run])}
+                choices.append(found)
     return {
         "id": "confusion",
         "kind": "heat",
         "title": "Confusion matrix",
-        "unit": "share of the true class, %",
-        "note": "Rows: true classes; columns: guesses.",
+        "unit": "share of the true class's images, %",
+        "note": "Of the last evaluation. Rows: true classes; columns: guesses.",
         "choices": choices,
     }
 

@@ -16,10 +16,10 @@ CLASSES = 30  # rows of the class table; with more classes the worst and best ar
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What stands in one place of a table: our figure, below it the paper's, and a mark."""
+    """What stands in one place of a table: our figure, a smaller line below it, and a mark."""
 
     text: str
-    paper: str = ""
+    below: str = ""  # the paper's figure, or the time that belongs to a number of steps
     mark: str = ""  # "better" or "worse" where they differ by more than two deviations
     run: Run | None = None  # what it links to
 
@@ -59,10 +59,10 @@ def build(cells: list[Cell], missing: list[Missing]) -> list[Table]:
             "Median error of the last 20 evaluations, %",
             "What the best hides: how good a model is where one stops without looking",
         ),
-        convergence(cells),
+        *[convergence(cells, task) for task in tasks(cells)],
         reductions(cells),
         quality(cells),
-        *[table for task in tasks(cells) if (table := class_table(cells, task))],
+        *[class_table(cells, task) for task in tasks(cells)],
         speed(cells),
     ]
     return [table for table in made if table and table.rows]
@@ -73,11 +73,12 @@ def error_table(
 ) -> Table:
     """Set algorithms against tasks; the paper's figure stands below ours."""
     columns = list(dict.fromkeys([*tasks(cells), *(cell.task for cell in missing)]))
-    note = f"{what}; mean ± sample standard deviation over seeds, (n) where only n of them count."
+    note = f"{what}; mean ± sample standard deviation over seeds, (n of m) where not all count."
     table = Table(metric, title, note, ["algorithm", *columns])
     places = {(cell.name, cell.column): cell for cell in cells}
-    gaps = {(cell.algorithm, cell.task): cell.text for cell in missing}
-    names = [cell.name for cell in cells] + [cell.algorithm for cell in missing]
+    empty = sorted((gap for gap in missing if not gap.like), key=lambda gap: gap.exit is not None)
+    gaps = {(gap.variant, gap.task): gap.text for gap in empty}
+    names = [cell.name for cell in cells] + [gap.variant for gap in empty]
     for name in dict.fromkeys(names):
         row = [Entry(name)]
         for column in columns:
@@ -93,50 +94,55 @@ def compared(cell: Cell, metric: str, digits: int = 2) -> Entry:
     ours = cell.stat(metric)
     if ours is None:
         return Entry("failed" if any(run.status == "failed" for run in cell.runs) else "none yet")
-    text = pm(ours, digits)
-    if ours.n < len(cell.runs):
-        text += f" ({ours.n} of {len(cell.runs)})"
+    text, wanted = pm(ours, digits), len(cell.runs) + cell.absent
+    if ours.n < wanted:
+        text += f" ({ours.n} of {wanted})"
+    ended = any(run.complete for run in cell.runs)
+    text += "" if ended else " unfinished"
     paper = published.figure(metric, cell.algorithm, cell.data, cell.labels, cell.unusual)
     if paper is None:
         return Entry(text)
     theirs = pm(Stat(paper.mean, paper.std, 3), digits)
-    return Entry(text, f"paper {theirs}", differs(ours, paper, metric))
+    return Entry(text, f"paper {theirs}", differs(ours, paper, metric) if ended else "")
 
 
-def convergence(cells: list[Cell]) -> Table:
+def convergence(cells: list[Cell], task: str) -> Table | None:
     """Tell steps and time to given accuracies, and to FixMatch's final one."""
-    note = (
-        "First evaluation at or above the accuracy, mean over the seeds that reach it (n of m "
-        "where not all do). FixMatch's final accuracy is the mean of its last evaluations."
-    )
+    members = [cell for cell in cells if cell.column == task and cell.used]
+    goals = levels(members)
+    if not goals:
+        return None
     table = Table(
-        "convergence",
-        "Steps and time to reach an accuracy",
-        note,
-        ["task", "accuracy", "algorithm", "steps", "time", "of FixMatch's steps", "paper"],
+        f"convergence-{task}",
+        f"Steps and time to reach an accuracy: {task}",
+        "Step of the first evaluation at or above the accuracy, and below it the time; means over "
+        "the seeds that reach it (n of m where not all do). FixMatch's final accuracy is the mean "
+        "of its last evaluations.",
+        ["algorithm"],
     )
-    for task in tasks(cells):
-        members = [cell for cell in cells if cell.column == task and cell.used]
-        for level in levels(members):
-            for cell in members:
-                table.rows.append(convergence_row(task, level, cell))
+    for goal in goals:
+        table.columns += [goal.text, "of FixMatch's steps"] if goal.steps else [goal.text]
+    for cell in members:
+        found = [entry for goal in goals for entry in convergence_entries(goal, cell)]
+        table.rows.append([Entry(cell.name), *found])
     return table
 
 
-def convergence_row(task: str, level: Level, cell: Cell) -> list[Entry]:
-    """Return one line of the convergence table."""
+def convergence_entries(level: Level, cell: Cell) -> list[Entry]:
+    """Return the steps and time of a cell to a level, and the share of FixMatch's steps."""
     hit = reached(cell, level.accuracy)
-    row = [Entry(task), Entry(level.text), Entry(cell.name)]
     if hit is None:
-        return [*row, Entry("not reached"), Entry("-"), Entry("-"), Entry("")]
+        return [Entry("not reached"), Entry("-")] if level.steps else [Entry("not reached")]
     count = "" if hit.n == len(cell.used) else f" ({hit.n} of {len(cell.used)})"
-    share = f"{100 * hit.steps / level.steps:.0f} %" if level.steps else "-"
+    time = "" if hit.seconds is None else clock(hit.seconds)
+    steps = Entry(f"{hit.steps:,.0f}{count}", time)
+    if not level.steps:
+        return [steps]
     claim = None
-    if level.steps and not cell.settings:
+    if not cell.settings:
         claim = published.claim("to_fixmatch", cell.algorithm, cell.data, cell.labels)
-    paper = f"{claim:,.0f} steps" if claim else ""
-    time = "-" if hit.seconds is None else clock(hit.seconds)
-    return [*row, Entry(f"{hit.steps:,.0f}{count}"), Entry(time), Entry(share), Entry(paper)]
+    paper = f"paper {claim:,.0f} steps" if claim else ""
+    return [steps, Entry(f"{100 * hit.steps / level.steps:.0f} %", paper)]
 
 
 def reductions(cells: list[Cell]) -> Table:

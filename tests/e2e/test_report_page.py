@@ -145,6 +145,17 @@ def check_tools(driver) -> None:
     assert "flexmatch" in wide.text
 
 
+def check_print(driver) -> None:
+    """On paper a plot says what it shows, on white, and has no buttons."""
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [dark]})
+    back = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert back == "rgb(255, 255, 255)"
+    assert driver.find_element("css selector", "#thresholds .tools > :first-child").is_displayed()
+    buttons = driver.find_elements("css selector", ".tools button")
+    assert buttons and not any(button.is_displayed() for button in buttons)
+
+
 SAVE = """
 const done = arguments[arguments.length - 1];
 URL.createObjectURL = (blob) => { blob.text().then(done); return "data:,"; };
@@ -161,6 +172,7 @@ def check_screens(folder: Path, runs: Path) -> None:
             check_page(driver, runs / "report.html", width, height, dark)
             check_picture(driver, folder / f"report-{width}.png", width, height)
         check_tools(driver)
+        check_print(driver)
         assert driver.find_elements("css selector", "#confusion rect.curve")
 
 
@@ -187,6 +199,9 @@ def test_the_odd_cases_open_too(tmp_path):
     runs = tmp_path / "runs"
     evil = "<img src=x onerror=alert(1)>"
     write_run(runs / "two", changes={"data": evil}, classes=2, confusion=True)
+    write_run(runs / "named", changes={"data": "own"}, classes=3, confusion=True)
+    names = ["a cat of a very long name", evil, "dog"]
+    (runs / "named" / "environment.json").write_text(json.dumps({"class_names": names}))
     write_run(runs / "many", changes={"data": "birds"}, classes=1000, evals=5)
     write_run(runs / "short", {"seed": 1}, evals=1, until=1.0)
     write_run(runs / "variant", {"algo.mapping": "linear"})
@@ -196,6 +211,31 @@ def test_the_odd_cases_open_too(tmp_path):
         check_page(driver, tmp_path / "odd.html", *SCREENS[0], True)
         assert driver.find_elements("css selector", "img") == []
         assert evil in driver.find_element("css selector", "#best-error").text
+        check_sticky(driver)
+        check_names(driver, "own, 40 labels")
+
+
+def check_sticky(driver) -> None:
+    """The names of the rows stay in sight where a table is wider than the screen."""
+    wide = driver.find_element("css selector", "#best-error .wide")
+    name = wide.find_element("css selector", "tbody th")
+    before = driver.execute_script("return arguments[0].getBoundingClientRect().left", name)
+    moved = driver.execute_script(
+        "arguments[0].scrollLeft = 50; return arguments[0].scrollLeft", wide
+    )
+    after = driver.execute_script("return arguments[0].getBoundingClientRect().left", name)
+    assert moved == 50 and after == before
+
+
+def check_names(driver, task: str) -> None:
+    """A confusion matrix has the names of the classes at its sides and shares in its fields."""
+    plot = driver.find_element("css selector", "#confusion")
+    select = plot.find_element("css selector", "select")
+    option = next(o for o in select.find_elements("css selector", "option") if task in o.text)
+    option.click()
+    texts = [text.text for text in plot.find_elements("css selector", "svg text")]
+    assert texts.count("dog") == 2 and texts.count("a cat of…") == 2
+    assert texts.count("96") == 3 and texts.count("2") == 6  # of 94 images
 
 
 @needs_chromium

@@ -9,6 +9,8 @@ import pytest
 from fastssl import report
 from fastssl.published import Figure
 from fastssl.report import cells, collect, compare, curves, figures
+from fastssl.report.page import kind
+from fastssl.report.tables import Entry, Table
 from tests.fake_runs import write_run
 
 
@@ -73,9 +75,14 @@ def test_convergence_tells_steps_time_and_the_share_of_fixmatch(tmp_path):
     row = next(row for row in rows if row["algorithm"] == "flexmatch" and row["labels"] == 40)
     assert row["steps_to_fixmatch"] == sum(hits) / 2
     assert row["seconds_to_fixmatch"] == pytest.approx(0.1 * sum(hits) / 2)
-    text = read(tmp_path, "md")
-    assert f"| {sum(hits) / 2:,.0f} |" in text
-    assert f"| {sum(hits) / 2 / 10:.0f} % |" in text  # of FixMatch's 1,000 steps
+    part = read(tmp_path, "md").split("## Steps and time to reach an accuracy: digits, 40 labels")[
+        1
+    ]
+    assert f"| {goal:.2f} % (FixMatch's final) | of FixMatch's steps | " in part
+    (line,) = [line for line in part.split("\n## ")[0].splitlines() if "| flexmatch |" in line]
+    steps = sum(hits) / 2
+    share = f"{steps / 10:.0f} %"  # of FixMatch's 1,000 steps
+    assert line.startswith(f"| flexmatch | {steps:,.0f} (0:{steps / 10:02.0f}) | {share} |")
 
 
 def test_relative_reduction_is_of_the_mean_best_errors(tmp_path):
@@ -199,6 +206,41 @@ def test_a_confusion_matrix_is_shown_where_it_is_whole(tmp_path):
     (choice,) = next(plot for plot in plots_ if plot["id"] == "confusion")["choices"]
     assert choice["runs"] == [["a", "a/"]]
     assert choice["table"][3][3] == 90
+    assert choice["names"] == [str(digit) for digit in range(10)]
+
+
+def test_seeds_and_variants_that_are_missing_stand_in_the_tables(tmp_path):
+    book = []
+    for mapping in ("convex", "linear", "concave"):
+        for seed in range(3):
+            keys = {"labels": 40, "algorithm": "flexmatch", "algo.mapping": mapping, "seed": seed}
+            name = f"{mapping}-s{seed}"
+            book.append({"name": name, "data": "digits", "labels": 40, "keys": keys})
+            book[-1]["algorithm"] = "flexmatch"
+            if mapping != "concave" and (mapping, seed) != ("linear", 2):
+                write_run(tmp_path / name, keys)
+    book[-1]["exit"] = 5
+    (tmp_path / "sweep.json").write_text(json.dumps({"cells": book}))
+    tables = report.make([tmp_path], tmp_path / "r.html").tables
+    rows = {row[0].text: row[1].text for row in tables[0].rows}
+    assert list(rows) == ["flexmatch", "flexmatch mapping=linear", "flexmatch mapping=concave"]
+    assert "of" not in rows["flexmatch"]
+    assert rows["flexmatch mapping=linear"].endswith("(2 of 3)")
+    assert rows["flexmatch mapping=concave"] == "failed (exit 5)"
+
+
+def test_a_figure_of_runs_that_did_not_end_is_marked_as_such(tmp_path):
+    keys = {"labels": 40, "algorithm": "flexmatch"}
+    write_run(tmp_path / "a", keys, config="cifar10", status="failed", until=0.5)
+    entry = report.make([tmp_path], tmp_path / "r.html").tables[0].rows[0][1]
+    assert entry.text.endswith(" unfinished")
+    assert (entry.below, entry.mark) == ("paper 4.97 ± 0.06", "")
+
+
+def test_numbers_stand_at_the_right_though_some_were_not_reached():
+    rows = [[Entry("a"), Entry("b"), Entry("not reached")] for _ in range(3)]
+    table = Table("id", "title", "", ["", "", ""], [*rows, [Entry("a"), Entry("-"), Entry("1")]])
+    assert [bool(kind(table, place)) for place in range(3)] == [True, True, False]
 
 
 def test_the_time_of_a_step_forgets_evaluations_and_the_first_steps(tmp_path):

@@ -56,9 +56,9 @@ def test_failed_missing_running_short_and_damaged_runs_are_told(tmp_path):
     notes = "\n".join(json.loads(read(tmp_path))["notes"])
     for words in (
         "failed with exit 4: loss is not finite at step 7",
-        "stopped is interrupted at step 300",
-        "new is unfinished at step 0",
-        "new has not been evaluated",
+        "stopped: interrupted at step 300",
+        "new: unfinished at step 0",
+        "new: not evaluated yet",
         "missing, not trained yet: 40-uda-s0",
         "failed before they began: 40-vat-s0 (exit 3)",
         "runs of different lengths, 500 to 1,000 steps",
@@ -88,6 +88,8 @@ def test_one_seed_two_classes_and_a_thousand(tmp_path):
     write_run(tmp_path / "many", changes={"data": "birds"}, classes=1000, evals=10)
     notes = "\n".join(json.loads(read(tmp_path))["notes"])
     assert "one seed only" in notes
+    assert "birds, 40 labels: flexmatch: fewer than 20 evaluations, so the median" in notes
+    assert "pets, 40 labels: flexmatch: fewer" not in notes
     assert "two classes, so no top-5: pets" in notes
     assert "more than 100 classes, so no AUC: birds" in notes
     page = read(tmp_path, "html")
@@ -95,7 +97,25 @@ def test_one_seed_two_classes_and_a_thousand(tmp_path):
     assert len(page) < 1_000_000
     found = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
     thresholds = next(plot for plot in found["plots"] if plot["id"] == "thresholds")
-    assert {len(choice["series"]) for choice in thresholds["choices"]} == {2, 12}
+    series = {choice["name"]: len(choice["series"]) for choice in thresholds["choices"]}
+    assert sorted(series.values()) == [2, 12]
+    for choice in thresholds["choices"]:
+        many = "Of 1,000 classes, the 6 worst and the 6 best at the best evaluation."
+        assert choice["note"] == (many if "birds" in choice["name"] else "")
+
+
+def test_what_holds_for_many_runs_is_told_once(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"s{seed}", {"seed": seed}, status="failed", until=0.4)
+    notes = json.loads(read(tmp_path))["notes"]
+    assert notes == ["s0; s1; s2: failed with exit 4: loss is not finite at step 7"]
+
+
+def test_a_book_too_deep_to_read_costs_no_run(tmp_path):
+    write_run(tmp_path / "a")
+    deep = '{"name": "b", "labels": ' + "[" * 900 + "]" * 900 + "}"
+    (tmp_path / "sweep.json").write_text('{"cells": [' + deep + "]}")
+    assert [row["run"] for row in json.loads(read(tmp_path))["runs"]] == ["a"]
 
 
 def test_a_lone_run_folder_is_a_report_too(tmp_path):
