@@ -70,9 +70,9 @@ def one_commit(cells: list[Cell]) -> str:
 
 def settings(cells: list[Cell]) -> dict[str, Any]:
     """Return the keys that all runs share and that decide the figures."""
-    keys = ("data", "labels", "model", "steps", "batch", "ratio", "ema", "bn_momentum", "threads")
+    keys = ("data", "labels", "image_size", "model", "steps", "batch", "ratio", "ema")
     first = cells[0].runs[0].config
-    return {key: first[key] for key in keys}
+    return {key: first[key] for key in (*keys, "bn_momentum", "threads")}
 
 
 def result(cell: Cell) -> dict[str, Any]:

@@ -39,9 +39,10 @@ def write(folder, commit="abc", keys=None, **options):
 
 
 def test_the_record_holds_what_the_runs_measured(tmp_path, make):
-    lines = write(tmp_path / "a_sweep")
+    lines = write(tmp_path / "a_sweep", keys={"image_size": 16})
     record, _ = make(tmp_path / "a_sweep")
     assert [row["name"] for row in record["results"]] == ["fixmatch", "flexmatch"]
+    assert (record["settings"]["image_size"], record["settings"]["steps"]) == (16, 1000)
     for row in record["results"]:
         errors = [
             [line["error"] for line in lines[row["name"], seed] if line["kind"] == "eval"]
