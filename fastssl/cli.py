@@ -118,7 +118,7 @@ def list_(
     show(rows(kind), as_json)
 
 
-@app.command(epilog="Example: fastssl convert pets data/pets")
+@app.command(epilog="Example: fastssl convert pictures data/pets --unlabeled more --size 32")
 def convert(
     source: Annotated[str, typer.Argument(help="A standard name, a folder of images, or .npz.")],
     out: Annotated[Path | None, typer.Argument(help="Folder of the new store.")] = None,

@@ -157,7 +157,8 @@ class Predictor:
         self, store: Store, split: str, places: npt.NDArray[np.int64]
     ) -> Iterator[npt.NDArray[np.float32]]:
         """Answer for images of a store, by the very batches of an evaluation: [n, C] each."""
-        if (store.splits[split].height, store.splits[split].width) < self.preprocessing.size:
+        height, width = self.preprocessing.size
+        if store.splits[split].height < height or store.splits[split].width < width:
             raise DataError(
                 f"the images of {store.path} are smaller than those the model was trained on",
                 f"convert them with --size {self.preprocessing.stored}",

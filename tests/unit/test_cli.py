@@ -34,14 +34,16 @@ def run(*words, cwd=None):
 
 
 def documented():
-    """Return every line of the documents that begins the command, in blocks and in sentences."""
+    """Return every command of the documents, in blocks and in sentences, and of the help."""
     found = []
     for name in DOCUMENTS:
         text = (ROOT / name).read_text()
         blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
         found += re.findall(r"^(?:torchrun .*-m )?fastssl (\w.*)", blocks, re.MULTILINE)
         found += re.findall(r"`fastssl (\w+ [^`]*)`", text)  # a verb alone is only its name
-    assert len(found) > 25
+    verbs = typer.main.get_command(app).commands.values()
+    found += [verb.epilog.removeprefix("Example: fastssl ") for verb in verbs]
+    assert len(found) > 40
     return found
 
 

@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from fastssl import evaluation, judging
 from fastssl.cli import app
 from fastssl.errors import ConfigError, DataError
 from fastssl.inputs import files, to_picture
-from fastssl.predicting import Predictor
+from fastssl.predicting import Predictor, Preprocessing
 from fastssl.predictions import predict
 from pipelines.convert import Options, convert
 from pipelines.sources import Source, SourceSplit, array_chunks
@@ -232,3 +233,14 @@ def test_nothing_readable_is_an_error(model: Predictor) -> None:
         predict(model, ["gone.png"])
     with pytest.raises(DataError, match="not the folder of a run"):
         fastssl.load("no/such/run")
+
+
+@pytest.mark.parametrize(("height", "width"), [(64, 8), (8, 64), (8, 8)])
+def test_a_store_smaller_than_the_model_on_either_side_is_refused(height: int, width: int) -> None:
+    model = Predictor.__new__(Predictor)  # the size is looked at before anything else
+    third = (0.5, 0.5, 0.5)
+    model.preprocessing = Preprocessing((16, 16), third, third, 16, "squash")
+    held = SimpleNamespace(height=height, width=width)
+    store = SimpleNamespace(path="small", splits={"test": held})
+    with pytest.raises(DataError, match="smaller than those"):
+        next(model.store(store, "test", np.arange(1)))
