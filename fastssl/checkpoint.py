@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import pickle
 import re
 import threading
 from collections.abc import Callable
@@ -60,7 +59,9 @@ def read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} can't be read: {error.strerror}", "check the path") from error
     try:
         return unseal(data, str(path))
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, AssertionError) as error:
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # sealed by somebody else, it fails in torch's reader in any way
         why = "its seal holds, but what is inside is not of fastssl"
         raise DataError(f"{path} is refused: {why}", "use a checkpoint of your own") from error
 
@@ -98,10 +99,15 @@ def best(folder: RunFolder) -> dict[str, Any]:
 
 
 class Writer:
-    """Writes checkpoints in a thread of its own, so that training does not wait for the disk."""
+    """Writes checkpoints in a thread of its own, so that training does not wait for the disk.
 
-    def __init__(self, folder: RunFolder) -> None:
+    `begun` is the step that the run goes on from: files of later steps were skipped as damaged.
+    """
+
+    def __init__(self, folder: RunFolder, begun: int | None = None) -> None:
         self.folder = folder
+        found = files(folder) if begun is not None else []
+        self._damaged = {path for path in found if step_of(path) > (begun or 0)}
         self.seconds = 0.0  # what saving took from the training thread
         self._jobs: dict[str, dict[str, Any]] = {}
         self._changed = threading.Condition()
@@ -162,6 +168,7 @@ class Writer:
                 content = self._jobs.pop(name)
                 self._busy = True
             try:
+                self.folder.check_ours()
                 # A checkpoint must not outlive, in a power cut, the metrics from before it.
                 if self.folder.metrics.exists():
                     sync(self.folder.metrics)
@@ -176,12 +183,14 @@ class Writer:
                 self._changed.notify_all()
 
     def _prune(self, new: Path) -> None:
-        # Only after the new file is in place, and never through a link. Later steps than its own
-        # were left by an earlier life and may be damaged: they do not count as kept.
+        # Only after the new file is in place, and never through a link. Damaged ones do not count
+        # as kept, and stay until a later step is written.
         if self.folder.checkpoints.is_symlink() or not NAME.fullmatch(new.name):
             return
+        self._damaged.discard(new)
         older = [path for path in files(self.folder) if step_of(path) < step_of(new)]
-        for path in older[KEEP - 1 :]:
+        kept = [path for path in older if path not in self._damaged][: KEEP - 1]
+        for path in set(older) - set(kept):
             path.unlink(missing_ok=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,20 +49,25 @@ class RunFolder:
         """Make the folder ours for the life of this process, or refuse."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            others = [entry for entry in self.path.iterdir() if not self._leftover(entry)]
+            # Looked at before the lock, which would leave a file in somebody's pictures.
+            if self._others() and not self.started():
+                raise ConfigError(
+                    f"{self.path} holds files, but no run of fastssl", "take another --out"
+                )
             self._take_lock()
-            if others and not resume:
+            if self._others() and not resume:
                 raise ConfigError(
                     f"{self.path} is not empty",
                     "add --resume to go on with it, or take another --out",
                 )
-            if others and not self.started():
-                raise ConfigError(
-                    f"{self.path} holds files, but no run of fastssl", "take another --out"
-                )
             self.checkpoints.mkdir(exist_ok=True)
+            # Who may not write there learns it now, and not at the first checkpoint.
+            tempfile.TemporaryFile(dir=self.checkpoints).close()
         except OSError as error:
             raise cannot_write(self.path, error) from error
+
+    def _others(self) -> list[Path]:
+        return [entry for entry in self.path.iterdir() if not self._leftover(entry)]
 
     def _leftover(self, entry: Path) -> bool:
         # What a run leaves that ended before its config.yaml was written holds nothing of value.
@@ -81,6 +87,20 @@ class RunFolder:
                 f"another run is writing {self.path} right now",
                 "wait for it to end, or take another --out",
             ) from error
+
+    def check_ours(self) -> None:
+        """Raise where the folder was deleted and another run has begun under its name."""
+        if not self._lock:
+            return
+        try:
+            now = os.stat(self.path / LOCK)
+        except OSError:  # gone or unreadable: writing tells that
+            return
+        if not os.path.samestat(now, os.fstat(self._lock.fileno())):
+            raise ResourceError(
+                f"{self.path} was deleted or moved, and another run has begun in its place",
+                "begin this one again with another --out",
+            )
 
     def release(self) -> None:
         """Let others have the folder."""

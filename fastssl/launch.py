@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +29,9 @@ from fastssl.trip import Trip
 FREE = {"max_time", "threads", "loader_threads", "device", "reader", "tensorboard", "store"}
 FREE |= {"log_every", "eval_batch", "compile", "checkpoint_every"}
 LOCAL = {"store", "threads", "loader_threads", "reader"}  # what may differ between ranks
+# How torch and the libraries below it say that an allocation failed.
+SHORT = {"out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc"}
+SHORT |= {"alloc_failed"}  # cuBLAS and cuDNN
 REHEARSED, PATIENCE = 10, 20.0  # steps, and seconds, of a dry run
 
 
@@ -40,10 +45,10 @@ def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
         if dry_run:
             return rehearse(loaded, device, ranks)
         folder = RunFolder(out or default_folder(loaded))
-        with group.together():
-            if ranks.rank == 0:
-                folder.claim(resume)
         try:
+            with group.together():
+                if ranks.rank == 0:
+                    folder.claim(resume)
             world = ranks.world
             with group.contact(lambda rank, error: write_failure(folder, rank, error, world)):
                 return start(loaded, folder, device, group)
@@ -75,10 +80,10 @@ def start(
     content = None
     if folder.started():
         loaded = same_run(loaded, folder)
-        content = checkpoint.newest(folder, display.say)
-        if content and content["trip"]["step"] >= loaded.config.steps and folder.finished():
+        if folder.finished():  # whatever became of its checkpoints
             display.say(f"{folder.path} is finished: {loaded.config.steps:,} steps")
             return 0
+        content = checkpoint.newest(folder, display.say)
     group.agree(
         {
             "configuration": repr({k: v for k, v in loaded.as_dict().items() if k not in LOCAL}),
@@ -99,7 +104,7 @@ def same_run(loaded: Loaded, folder: RunFolder) -> Loaded:
     saved = flatten(folder.read_config())
     wanted = flatten(loaded.as_dict())
     kept = {}
-    for key in sorted(saved.keys() | wanted.keys()):
+    for key in sorted(saved.keys() | wanted.keys(), key=lambda key: (key != "algorithm", key)):
         old, new = saved.get(key), wanted.get(key)
         chosen = key == "precision" and loaded.origins.get(key) is None
         if chosen or (key == "compile" and new == "auto"):
@@ -108,10 +113,15 @@ def same_run(loaded: Loaded, folder: RunFolder) -> Loaded:
         if old == new or key in FREE:
             continue
         raise ConfigError(
-            f"{folder.path} was begun with {key}={old}, not {new}",
-            f"type {key}={old} to go on with it, or take another --out",
+            f"{folder.path} was begun with {as_typed(key, old)}, not {as_typed(key, new)}",
+            f"type {as_typed(key, old)} to go on with it, or take another --out",
         )
     return replace(loaded, config=loaded.config.model_copy(update=kept))
+
+
+def as_typed(key: str, value: Any) -> str:
+    """Return a setting as the command line takes it."""
+    return shlex.quote(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
 
 
 def resume_from(run: Run, content: dict[str, Any] | None, folder: RunFolder) -> Trip:
@@ -133,7 +143,7 @@ def travel(run: Run, trip: Trip, folder: RunFolder, display: Display) -> int:
     if run.ranks.rank == 0:
         write_start(run, folder)
         record = Record(folder, config.tensorboard, trip.step)
-        writer = checkpoint.Writer(folder)
+        writer = checkpoint.Writer(folder, trip.step)
         display.log = record.log
     try:
         for line in start_lines(run, str(folder.path), trip.step):
@@ -142,7 +152,7 @@ def travel(run: Run, trip: Trip, folder: RunFolder, display: Display) -> int:
         if record and config.tensorboard and not trip.step:
             board.begin(record, run.loaded)
         display.begin(trip.step)
-        with Stop() as stop:
+        with Stop(tells=run.ranks.rank == 0) as stop:
             told = training.travel(stop)
             display.end()
             if writer:
@@ -219,7 +229,10 @@ def rehearse(loaded: Loaded, device: devices.Device, ranks: Any) -> int:
 
 
 class out_of_memory:
-    """Turn a failed allocation into two lines that name the batch and the keys to lower."""
+    """Turn a failed allocation into two lines that name the batch and the keys to lower.
+
+    So, too, with a thread that can't be started and a device that fails.
+    """
 
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
@@ -230,14 +243,24 @@ class out_of_memory:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Translate."""
         text = str(error).lower()
-        words = ("out of memory", "can't allocate memory", "cannot allocate memory")
-        short = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if short or (isinstance(error, RuntimeError) and any(word in text for word in words)):
+        if not isinstance(error, MemoryError | RuntimeError):
+            return
+        if isinstance(error, MemoryError) or any(word in text for word in SHORT):
             config = self.loaded.config
             ratio = config.ratio or self.loaded.algorithm.ratio
             raise ResourceError(
                 f"out of memory with batch={config.batch} and ratio={ratio}",
                 "lower batch or ratio, or type micro_batch=2 (BatchNorm then sees the parts)",
+            ) from error
+        if "can't start new thread" in text:
+            raise ResourceError(
+                "the system allows no more threads",
+                "raise the limit of processes (ulimit -u), or end what else runs",
+            ) from error
+        if isinstance(error, torch.AcceleratorError) and "assert" not in text:  # that is a bug
+            raise ResourceError(
+                f"the device failed: {str(error).splitlines()[0]}",
+                "look at the device, then type the same line with --resume",
             ) from error
 
 
@@ -249,6 +272,7 @@ def write_failure(folder: RunFolder, rank: int, error: UserError, world: int) ->
         return
     content = {"status": "failed", "exit": error.exit_code, "rank": rank, "what": error.what}
     try:
+        folder.check_ours()
         write_json(folder.summary, {**content, "fix": error.fix})
-    except OSError:
+    except (OSError, ResourceError):
         print(f"warning: {folder.summary} can't be written", file=sys.stderr)

@@ -41,6 +41,7 @@ class Record:
 
     def metrics(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Write one line, and every number in it to TensorBoard."""
+        self.folder.check_ours()
         try:
             self._metrics.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
             self._metrics.flush()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import random
 import shutil
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fastssl import checkpoint
 from fastssl.errors import UserError
 from pipelines import index, manifest
 from pipelines.convert.pictures import BadPictureError
@@ -140,3 +145,34 @@ def test_indices_sealed_by_somebody_else(small, tmp_path, tally, times):
             assert isinstance(verify(store).problems, list)
         for name in ("train.npy", index.NAME):
             shutil.copy(small / name, store / name)
+
+
+def test_checkpoints_sealed_by_somebody_else(tmp_path, tally, times):
+    import torch
+
+    count = tally("fuzzed checkpoints, sealed anew")
+    content = {"trip": {"step": 1}, "model": {"w": torch.zeros(3), "v": torch.ones(2)}}
+    body = checkpoint.seal(content).partition(b"\n")[2]
+    whole = zipfile.ZipFile(io.BytesIO(body))
+    dice = random.Random(10)
+    path = tmp_path / "step-00000001.ckpt"
+    for number in range(times(60, 300)):
+        data = corrupted(body, dice) if number % 2 else repacked(whole, dice)
+        seal = hashlib.sha256(data).hexdigest().encode()
+        path.write_bytes(b"%s %s %d\n" % (checkpoint.MAGIC, seal, len(data)) + data)
+        with count, bounded(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of the pickle's version
+            try:
+                assert isinstance(checkpoint.read(path), dict)
+            except UserError as error:
+                assert error.exit_code == 3, error
+
+
+def repacked(whole: zipfile.ZipFile, dice: random.Random) -> bytes:
+    """Return a checkpoint's archive, sound but for the pickle in it."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name in whole.namelist():
+            data = whole.read(name)
+            archive.writestr(name, corrupted(data, dice) if name.endswith("data.pkl") else data)
+    return made.getvalue()

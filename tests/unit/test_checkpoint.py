@@ -22,8 +22,8 @@ def content(step):
     return {"trip": {"step": step}, "model": {"w": torch.full((50,), float(step))}}
 
 
-def write(folder, *steps):
-    writer = checkpoint.Writer(folder)
+def write(folder, *steps, begun=None):
+    writer = checkpoint.Writer(folder, begun)
     for step in steps:
         writer.save(checkpoint.step_name(step), content(step))
         writer.wait()
@@ -89,6 +89,17 @@ def test_pruning_counts_only_what_is_older_than_the_new_one(folder):
     assert checkpoint.newest(folder, print)["trip"]["step"] == 7
     write(folder, 11)
     assert names(folder) == [checkpoint.step_name(step) for step in (11, 10)]
+
+
+def test_a_damaged_one_does_not_count_as_kept(folder):
+    write(folder, 6)
+    for step in (8, 10):
+        (folder.checkpoints / checkpoint.step_name(step)).write_bytes(b"damaged")
+    write(folder, 9, begun=6)
+    assert names(folder) == [checkpoint.step_name(step) for step in (10, 9, 6)]
+    write(folder, 10, 12, begun=9)
+    assert names(folder) == [checkpoint.step_name(step) for step in (12, 10)]
+    assert checkpoint.read(folder.checkpoints / checkpoint.step_name(10))["trip"]["step"] == 10
 
 
 def test_the_best_prunes_nothing(folder):
