@@ -16,6 +16,7 @@ from tests.real_data import CIFAR10, PHOTOS, needs_cifar10, needs_photos
 MEAN, STD = pillow_views.LEVEL
 KERNELS = ("cpu", "torch")
 SIZES = [(32, 32), (96, 96), (41, 57)]
+FIXED = ("AutoContrast", "Equalize", "Identity")  # a magnitude changes nothing
 
 
 def run(kernel: str, images: np.ndarray, rows: np.ndarray, recipe: Recipe) -> np.ndarray:
@@ -60,9 +61,12 @@ def magnitudes(name: str, count: int, seed: int) -> np.ndarray:
 
 
 def assert_exact(kernel: str, images: np.ndarray, count: int) -> None:
+    """Compare every op at `count` magnitudes; the images are gone through as often as it takes."""
     for name in OPS:
         chosen = magnitudes(name, count, seed=OPS[name].code)
-        for start in range(0, count, len(images)):
+        if name in FIXED:
+            chosen = chosen[: len(images)]  # the same image again would show nothing new
+        for start in range(0, len(chosen), len(images)):
             some = chosen[start : start + len(images)]
             batch = images[: len(some)]
             made = one_op(kernel, name, batch, some)
@@ -227,11 +231,13 @@ def test_real_small_images_equal_pillow(kernel: str) -> None:
     assert_exact(kernel, cifar_images(1000), 1000)
 
 
-def assert_whole_views(kernel: str, images: np.ndarray, size: int, times: int) -> None:
-    """Compare whole strong views, drawn anew in every step, with those of Pillow."""
-    recipe = recipes(flip=True, padding=4, size=(size, size))["strong"]
+def assert_whole_views(
+    kernel: str, images: np.ndarray, size: tuple[int, int], augment_first: bool, count: int
+) -> None:
+    """Compare `count` whole strong views, drawn anew in every step, with those of Pillow."""
+    recipe = recipes(flip=True, padding=4, size=size, augment_first=augment_first)["strong"]
     slots = np.arange(len(images))
-    for step in range(times):
+    for step in range(-(-count // len(images))):
         where = {"seed": 5, "step": step, "stream": 1, "view": 1}
         rows = draw(recipe, **where, slots=slots, size=images.shape[1:3])
         made = run(kernel, images, rows, recipe)
@@ -240,15 +246,28 @@ def assert_whole_views(kernel: str, images: np.ndarray, size: int, times: int) -
             np.testing.assert_array_equal(made[i], wanted, f"image {i} in step {step}")
 
 
+WHOLE = [  # size of the view, size of the image, ops before the crop
+    ((32, 32), (32, 32), True),
+    ((96, 96), (96, 96), True),
+    ((96, 96), (96, 96), False),
+    ((40, 56), (41, 57), True),
+    ((224, 224), (256, 256), True),
+]
+
+
 @pytest.mark.slow
-@needs_photos
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_whole_strong_views_of_photographs_equal_pillow(kernel: str) -> None:
-    assert_whole_views(kernel, photographs((256, 256), 40), 224, times=8)
+@pytest.mark.parametrize(("size", "given", "augment_first"), WHOLE, ids=str)
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=needs_photos)])
+def test_a_thousand_whole_strong_views_equal_pillow(
+    kernel: str, size: tuple[int, int], given: tuple[int, int], augment_first: bool, real: bool
+) -> None:
+    images = photographs(given, 40) if real else pictures(40, given, seed=17)
+    assert_whole_views(kernel, images, size, augment_first, 1000)
 
 
 @pytest.mark.slow
 @needs_cifar10
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_whole_strong_views_of_small_images_equal_pillow(kernel: str) -> None:
-    assert_whole_views(kernel, cifar_images(400), 32, times=2)
+    assert_whole_views(kernel, cifar_images(1000), (32, 32), True, 1000)
