@@ -85,6 +85,7 @@ class Compiled:
         self.compiled: Step = torch.compile(step, fullgraph=world == 1, backend=backend, **how)
         self.tell = tell
         self.calls = 0
+        self._cached = cached()
         self._breaks: set[str] = set()
         self._graphs = 0
 
@@ -100,6 +101,8 @@ class Compiled:
                 f"the step can't be compiled: {lines[0]}", "type compile=off"
             ) from error
         self.calls += 1
+        if self.calls == 1 and cached() > self._cached:
+            self.tell("compile: a warm start, from the cache on disk")
         self._look()
         return out
 
@@ -115,6 +118,11 @@ class Compiled:
         if graphs != self._graphs and self.calls > WARMUP:
             self.tell(f"compile: compiled anew in call {self.calls}: {_why()}")
         self._graphs = graphs
+
+
+def cached() -> int:
+    """Return how many graphs this process took from the compiler's cache on disk."""
+    return int(torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"])
 
 
 def _why() -> str:

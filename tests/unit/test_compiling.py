@@ -85,6 +85,17 @@ def test_a_recompile_after_the_warm_up_is_told_with_its_reason():
     assert "compiled anew in call 6: tiny" in told[1]
 
 
+@pytest.mark.slow
+def test_a_second_start_is_warm_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    told = []
+    for _ in range(2):
+        torch._dynamo.reset()  # forgets what is in memory, as a new process does
+        step = compiling.Compiled(tiny, "step", 1, told.append)
+        step(torch.ones(4, requires_grad=True)).loss.backward()
+    assert ["warm start" in line for line in told] == [False, False, True]
+
+
 def test_a_graph_break_is_told_by_name_over_ranks_and_refused_in_one_process():
     torch._dynamo.reset()
     told = []
