@@ -85,10 +85,7 @@ def read_all(paths: list[Path]) -> Found:
             name = str(folder.relative_to(root)) if folder != root else folder.resolve().name
             add(found, folder, name)
         for folder in {root, *(folder.parent for folder in folders)}:
-            try:
-                read_book(found, folder)
-            except DAMAGE:
-                found.problems.append(f"{folder / BOOK} can't be read: missing cells are not told")
+            read_book(found, folder)
     if not found.runs and not found.missing:
         given = ", ".join(str(path) for path in paths)
         raise DataError(f"there is no run in {given}", "give the --out of a training or a sweep")

@@ -111,13 +111,6 @@ def test_what_holds_for_many_runs_is_told_once(tmp_path):
     assert notes == ["s0; s1; s2: failed with exit 4: loss is not finite at step 7"]
 
 
-def test_a_book_too_deep_to_read_costs_no_run(tmp_path):
-    write_run(tmp_path / "a")
-    deep = '{"name": "b", "labels": ' + "[" * 900 + "]" * 900 + "}"
-    (tmp_path / "sweep.json").write_text('{"cells": [' + deep + "]}")
-    assert [row["run"] for row in json.loads(read(tmp_path))["runs"]] == ["a"]
-
-
 def test_a_lone_run_folder_is_a_report_too(tmp_path):
     write_run(tmp_path / "mine")
     told = report.write([tmp_path / "mine"], tmp_path / "r.html")
