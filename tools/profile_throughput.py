@@ -46,7 +46,7 @@ def commands(subjects: list[str], photos: Path | None, out: Path) -> list[list[s
 
 
 def main() -> int:
-    """Take the profiles; return how many failed."""
+    """Take the profiles; return 0, or the exit code of the first that failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=", ".join(RECORDS))
     parser.add_argument("--photos", type=Path, help="folder of photographs")
@@ -58,7 +58,8 @@ def main() -> int:
     failed = 0
     for command in commands(asked.subjects or list(RECORDS), asked.photos, asked.out):
         print(f"fastssl {' '.join(command)}", flush=True)
-        failed += bool(subprocess.run([sys.executable, "-m", "fastssl", *command]).returncode)
+        code = subprocess.run([sys.executable, "-m", "fastssl", *command]).returncode
+        failed = failed or code
     return failed
 
 
