@@ -38,6 +38,9 @@ def main(words: list[str] | None = None) -> int:
             print(f"{name:<10} {error.what.splitlines()[0]}", flush=True)
             expected = isinstance(error, (DataError, ConfigError)) and _absent(error)
             code = code or (0 if expected else error.exit_code)
+        except KeyboardInterrupt:
+            print("interrupted; the same line goes on with what is left", file=sys.stderr)
+            return 130
     return code
 
 

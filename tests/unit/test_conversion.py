@@ -119,6 +119,13 @@ def test_the_tool_converts_what_is_there(tmp_path, monkeypatch, capsys):
     assert tool.main([*words, "--only", "cifar10"]) == 0
     assert "not empty" in capsys.readouterr().out
 
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tool, "convert", interrupted)
+    assert tool.main([*words, "--only", "svhn", "cifar100"]) == 130
+    assert capsys.readouterr().err.count("interrupted") == 1
+
 
 class Terminal(io.StringIO):
     def isatty(self):
