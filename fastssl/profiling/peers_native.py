@@ -136,7 +136,8 @@ def _write_beton(file: Path, work: Work) -> None:
             return len(work.images)
 
         def __getitem__(self, index: int) -> tuple[Array]:
-            return (work.images[index],)
+            # FFCV can't cut a piece out without resizing it: it gets images of the view's size.
+            return (np.ascontiguousarray(work.images[index, : work.size, : work.size]),)
 
     writer = DatasetWriter(str(file), {"image": RGBImageField(write_mode="raw")}, num_workers=1)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # its bar

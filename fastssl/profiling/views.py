@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -21,6 +22,7 @@ from pipelines.views import apply, draw, recipes
 Array = np.ndarray[Any, Any]
 STORED = {32: 32, 96: 96, 224: 256}  # size of a view -> size of the stored image
 BYTES = 96 << 20  # of images, at most: more than the caches hold
+COPIED = 64 << 20  # bytes of one plain copy
 
 
 @dataclass(frozen=True)
@@ -133,10 +135,11 @@ def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]
         timed = {name: _timed(peer, asked.seconds) for name, peer in cases.items()}
         measured = interleave(timed, asked.repetitions)
         share = draw_share(Ours(work, max(asked.threads)))
+        copied = copy_rate(max(asked.threads))
     finally:
         for peer in cases.values():
             peer.close()
-    return _record(asked, measured, share)
+    return _record(asked, measured, share, copied)
 
 
 def _timed(peer: Peer, seconds: float) -> Callable[[], float]:
@@ -157,6 +160,24 @@ def draw_share(ours: Ours, batches: int = 30) -> float:
         making.append((time.perf_counter() - started) / views)
     batch = 2 * ours._work.batch
     return float(np.median(drawing) / (np.median(making) * batch))
+
+
+def copy_rate(threads: int, times: int = 8) -> float:
+    """Return the bytes a second that so many threads read and write by plain copies."""
+    pairs = [(np.ones(COPIED, np.uint8), np.ones(COPIED, np.uint8)) for _ in range(threads)]
+    rates = []
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(times):
+            started = time.perf_counter()
+            list(pool.map(lambda pair: np.copyto(*pair), pairs))
+            rates.append(2 * COPIED * threads / (time.perf_counter() - started))
+    return float(np.median(rates))
+
+
+def moved_bytes(size: int) -> float:
+    """Return the bytes that one view reads and writes, its share of the gather included."""
+    stored, view = 3 * STORED[size] ** 2, 3 * size**2
+    return (3 * stored + 2 * 4 * view) / 2  # gathered, read once, written twice as float32
 
 
 def _options(given: Mapping[str, Any]) -> Options:
@@ -191,9 +212,12 @@ def _work(asked: Options) -> Work:
     return Work(images, asked.size, asked.batch, 4, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def _record(asked: Options, measured: Mapping[str, Measured], share: float) -> dict[str, Any]:
+def _record(
+    asked: Options, measured: Mapping[str, Measured], share: float, copied: float
+) -> dict[str, Any]:
     most = max(asked.threads)
     ours = measured[f"fastssl {most}"]
+    moved = ours.median * moved_bytes(asked.size)
     ratio = {name: ours.median / measured[f"{name} {most}"].median for name in asked.against}
     if asked.device != "cpu":
         ratio["torch"] = measured["fastssl torch 0"].median / ours.median
@@ -219,23 +243,26 @@ def _record(asked: Options, measured: Mapping[str, Measured], share: float) -> d
         ],
         "ratio": {name: round(value, 2) for name, value in ratio.items()},
         "draw_share": round(share, 4),
-        "says": _bottleneck(asked, measured, share),
+        "memory": {"moved": round(moved / 1e9, 2), "copy": round(copied / 1e9, 2), "unit": "GB/s"},
+        "says": _bottleneck(asked, measured, share, moved / copied),
     }
 
 
-def _bottleneck(asked: Options, measured: Mapping[str, Measured], share: float) -> str:
+def _bottleneck(
+    asked: Options, measured: Mapping[str, Measured], share: float, memory: float
+) -> str:
+    """Say what bounds the rate; `memory` is what it moves over what plain copies would."""
     least, most = min(asked.threads), max(asked.threads)
     gain = measured[f"fastssl {most}"].median / measured[f"fastssl {least}"].median
     if share > 0.05:
         return f"Drawing takes {share:.0%} of the time, on one thread: take a larger batch."
-    if most == least:
-        return "The kernel is bound by its arithmetic: more loader_threads make it faster."
-    if gain > 0.6 * most / least:
+    moves = f"it moves {memory:.0%} of the bytes a second that plain copies do"
+    if memory > 0.5:
+        return f"The kernel is bound by memory: {moves}; more loader_threads gain little."
+    if most > least and gain <= 0.6 * most / least:
         return (
-            f"The kernel is bound by its arithmetic: {most} threads give {gain:.1f} times the rate "
-            f"of {least}; more loader_threads make it faster."
+            f"{most} threads give only {gain:.1f} times the rate of {least}: the cores are shared "
+            f"with other work, for memory is not the limit ({moves}); measure on an idle machine, "
+            "or take fewer loader_threads."
         )
-    return (
-        f"{most} threads give only {gain:.1f} times the rate of {least}: the cores are shared with "
-        "other work, or memory is the limit; loader_threads beyond that gain nothing."
-    )
+    return f"The kernel is bound by its arithmetic: {moves}; more loader_threads make it faster."

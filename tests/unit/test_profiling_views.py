@@ -1,6 +1,7 @@
 """The measurement of views: each peer makes the views it is asked for, and the record is whole."""
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from fastssl.errors import ConfigError
 from fastssl.profiling import views
+from fastssl.profiling.measure import Measured
 from fastssl.profiling.peers import PEERS, Work, pillow_strong
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
@@ -33,6 +35,17 @@ def test_a_peer_makes_two_views_of_each_image_again_and_again(name: str) -> None
     peer = PEERS[name](work(), 1)
     try:
         assert [peer.epoch(), peer.epoch()] == [96, 96]
+    finally:
+        peer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not have("ffcv"), reason="ffcv is not installed")
+def test_ffcv_makes_views_of_the_size_asked_for_of_larger_images() -> None:
+    peer = PEERS["ffcv"](replace(work(size=40), size=32), 1)
+    try:
+        for weak, strong in peer._loader:
+            assert weak.shape == strong.shape == (16, 3, 32, 32)
     finally:
         peer.close()
 
@@ -90,6 +103,25 @@ def test_a_record_tells_rates_ratios_and_where_the_bottleneck_is(
     ours, pil = record["results"][3]["rate"], record["results"][2]["rate"]
     assert record["ratio"]["pil"] == pytest.approx(ours / pil, rel=0.01)
     assert "loader_threads" in record["says"] or "batch" in record["says"]
+    moved = ours * (3 * 3072 + 2 * 12288) / 2 / 1e9
+    assert record["memory"]["moved"] == pytest.approx(moved, abs=0.01)
+    assert record["memory"]["copy"] > 0.1 and record["memory"]["unit"] == "GB/s"
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "share", "memory", "wanted"),
+    [
+        (100.0, 190.0, 0.02, 0.2, "bound by its arithmetic: it moves 20% of the bytes"),
+        (100.0, 190.0, 0.02, 0.7, "bound by memory"),
+        (100.0, 110.0, 0.02, 0.2, "2 threads give only 1.1 times the rate of 1"),
+        (100.0, 190.0, 0.08, 0.2, "Drawing takes 8%"),
+    ],
+)
+def test_the_sentence_says_what_bounds_the_rate(
+    one: float, two: float, share: float, memory: float, wanted: str
+) -> None:
+    measured = {"fastssl 1": Measured((one,), 1.0), "fastssl 2": Measured((two,), 2.0)}
+    assert wanted in views._bottleneck(views.Options(), measured, share, memory)
 
 
 @pytest.mark.parametrize(
