@@ -108,9 +108,9 @@ def _box(picture: Image.Image, resize: str) -> tuple[float, float, float, float]
 
 
 def encode(picture: Image.Image, quality: int) -> bytes:
-    """Write a picture as JPEG."""
+    """Write a picture as JPEG, without the comment that its file may have had."""
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=quality)
+    picture.save(file, "JPEG", quality=quality, comment=b"")
     return file.getvalue()
 
 

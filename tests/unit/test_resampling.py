@@ -45,11 +45,12 @@ def test_every_pixel_is_pillows(way):
 @pytest.mark.parametrize("way", ["squash", "crop", "pad"])
 def test_a_store_does_not_tell_how_its_pictures_were_resized(way, tmp_path, monkeypatch):
     pets = write_folder(tmp_path / "pets", per_class=12, size=(40, 61))
+    Image.new("RGB", (30, 50), "red").save(pets / "class0" / "told.jpg", comment=b"a comment")
     files = {}
     for many in (1, 10_000):
         monkeypatch.setattr(options, "MANY", many)
         raw = open_source(str(pets), OwnOptions(test_fraction=0))
-        how = Options(size=24, resize=way, formats=("dali",), workers=1)
+        how = Options(size=24, resize=way, quality=90, formats=("dali",), workers=1)
         assert how.target(raw, raw.splits["train"]).many == (many == 1)
         convert(raw, tmp_path / str(many), how)
         files[many] = {
