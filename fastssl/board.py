@@ -16,7 +16,7 @@ SIDE = 400  # pixels of its picture
 
 
 def begin(record: Record, loaded: Loaded) -> None:
-    """Show the weak and strong views that training begins with."""
+    """Show weak and strong views of some images, as `fastssl views` draws them."""
     from fastssl.view_sheet import make_sheet
 
     record.guarded(

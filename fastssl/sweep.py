@@ -127,7 +127,8 @@ class Sweep:
         self.cells = cells
         self.folder = folder
         self.jobs = jobs
-        self.exits: dict[str, int] = {}
+        self.exits: dict[str, int] = {}  # of the cells that ended in this sweep
+        self.earlier = earlier_exits(folder)
         self.running: list[Job] = []
         self.told = 0  # the signal that asked to stop
         self.started = 0
@@ -242,8 +243,18 @@ class Sweep:
             raise cannot_write(self.folder / BOOK, error) from error
 
     def ending(self, cell: Cell) -> dict[str, int]:
-        """Return the exit code of a cell, if it has ended in this sweep."""
-        return {"exit": self.exits[cell.name]} if cell.name in self.exits else {}
+        """Return the exit code of a cell, of this sweep or else of one before it."""
+        code = self.exits.get(cell.name, self.earlier.get(cell.name))
+        return {} if code is None else {"exit": code}
+
+
+def earlier_exits(folder: Path) -> dict[str, int]:
+    """Return how the cells ended that an earlier sweep in this folder has trained."""
+    try:
+        rows = json.loads((folder / BOOK).read_text(encoding="utf-8"))["cells"]
+        return {str(row["name"]): int(row["exit"]) for row in rows if "exit" in row}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return {}  # none yet, or not readable: it is written anew
 
 
 def task(cell: Cell) -> dict[str, Any]:

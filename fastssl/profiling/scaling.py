@@ -137,12 +137,14 @@ def main(asked: Options) -> None:
     """Measure in one process of torchrun; rank 0 prints."""
     import torch
 
+    from fastssl import host_memory
     from fastssl.distribute import join
     from fastssl.profiling.parts import RATIO, make_batch, make_run
     from fastssl.training import take_step
 
     began = time.monotonic()
     torch.set_num_threads(1)
+    host_memory.keep()  # as in a training
     group = join()
     ranks, progress = group.ranks, torch.zeros(())
     shape = asked.batch, asked.size, IMAGES

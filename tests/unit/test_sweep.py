@@ -106,8 +106,13 @@ def test_a_failing_cell_stops_no_other_and_gives_its_exit_code(file, trainer, tm
     exits = {row["name"]: row["exit"] for row in book["cells"]}
     assert exits.pop("40-fixmatch-s1") == 3
     assert set(exits.values()) == {0}
+    assert sweep.run(file, out=out, only="100-*") == 0  # of other cells
+    book = json.loads((out / "sweep.json").read_text())
+    assert {row["name"]: row["exit"] for row in book["cells"]} == {**exits, "40-fixmatch-s1": 3}
     trainer.clear()
     assert sweep.run(file, out=out) == 0
+    book = json.loads((out / "sweep.json").read_text())
+    assert {row["exit"] for row in book["cells"]} == {0}
 
 
 def test_only_takes_a_part_of_the_cells(file, trainer, tmp_path):
