@@ -23,24 +23,30 @@ INDEX_VERSION = "v1.2"  # of DALI's index files
 _NAME, _SIZE, _SUM = slice(0, 8), slice(124, 135), slice(148, 154)
 
 
-def _digits(numbers: Integers, width: int, base: int) -> Bytes:
-    """Write numbers as ASCII digits of a fixed width, one row each."""
-    powers = base ** np.arange(width - 1, -1, -1, dtype=np.int64)
-    return (numbers[:, None] // powers % base + ord("0")).astype(np.uint8)
+def _decimal(numbers: Integers, width: int) -> Bytes:
+    """Write numbers as decimal ASCII digits of a fixed width, one row each."""
+    powers = 10 ** np.arange(width - 1, -1, -1)
+    return (numbers[:, None] // powers % 10 + ord("0")).astype(np.uint8)
+
+
+def _octal(numbers: Integers, width: int) -> Bytes:
+    """Write numbers as octal digits, by shifts: a tar header is full of them."""
+    shifts = 3 * np.arange(width - 1, -1, -1)
+    return ((numbers[:, None] >> shifts) & 7).astype(np.uint8) + np.uint8(ord("0"))
 
 
 def _write_headers(rows: Bytes, extension: str, names: Bytes, sizes: Integers) -> None:
     """Write the tar headers of many members at once, one row of 512 bytes each."""
     member = tarfile.TarInfo(f"{0:08d}.{extension}")
     blank = np.frombuffer(member.tobuf(tarfile.USTAR_FORMAT), np.uint8)
-    lengths = _digits(sizes, 11, 8)
+    lengths = _octal(sizes, 11)
     rows[:] = blank
     rows[:, _NAME] = names
     rows[:, _SIZE] = lengths
     # The sum of a header is that of the blank one, which has zeros, plus the new digits.
     base = int(bytes(blank[_SUM]), 8) - ord("0") * (8 + 11)
     sums = base + names.sum(axis=1, dtype=np.int64) + lengths.sum(axis=1, dtype=np.int64)
-    rows[:, _SUM] = _digits(sums, 6, 8)
+    rows[:, _SUM] = _octal(sums, 6)
 
 
 def _write_tails(rows: Bytes, names: Bytes, labels: Integers) -> Integers:
@@ -80,7 +86,7 @@ class TarWriter:
         if self._file is None or self._end >= SHARD_BYTES:
             self._next_shard()
         indices = np.arange(first, first + len(labels))
-        names = _digits(indices, 8, 10)
+        names = _decimal(indices, 8)
         pixels = np.array([memoryview(image).nbytes for image in images])
         sizes = pixels + len(self.prefix)
         if self.raw:

@@ -75,23 +75,39 @@ class BetonWriter:
 
     def add(self, images: Bytes | Sequence[bytes], labels: Integers, first: int) -> Any:
         """Append images; return the offset of each in the file."""
-        rows_of_bytes: Any = images
+        places = slice(first, first + len(labels))
         if isinstance(images, np.ndarray):
-            rows_of_bytes = images.reshape(len(images), -1)
-        malloc, offsets = self._allocator.malloc, []
-        self._sizes[first : first + len(labels)] = [len(image) for image in rows_of_bytes]
-        for place, image in enumerate(rows_of_bytes, first):
-            self._allocator.current_sample_id = place
-            offset, room = malloc(len(image))
-            room.data[:] = image
-            offsets.append(offset)
-        self._allocator.allocations.clear()  # a list of tuples: `close` writes the table itself
-        self._count = first + len(labels)
-        rows = self._metadata[first : self._count]
+            offsets: Any = self._put_pixels(images.reshape(len(images), -1))
+            self._sizes[places] = images[0].size
+        else:
+            offsets = [self._put(image) for image in images]
+            self._sizes[places] = [len(image) for image in images]
+        self._count = places.stop
+        rows = self._metadata[places]
         rows["f0"]["data_ptr"] = offsets
         rows["f1"] = labels
         rows["f2"] = np.arange(first, self._count)
         return rows["f0"]["data_ptr"]
+
+    def _put(self, data: Any) -> int:
+        """Write bytes and return where they stand in the file."""
+        self._allocator.allocations.clear()  # a list of tuples: `close` writes the table itself
+        offset, room = self._allocator.malloc(len(data))
+        room.data[:] = data
+        return int(offset)
+
+    def _put_pixels(self, images: Bytes) -> Integers:
+        """Write images of one size, as many at once as the page has room for."""
+        offsets = np.empty(len(images), np.int64)
+        count, size = images.shape
+        done = 0
+        while done < count:
+            room = self._allocator.space_left_in_page // size or self._allocator.page_size // size
+            piece = images[done : done + room]
+            start = self._put(np.ascontiguousarray(piece).reshape(-1))
+            offsets[done : done + room] = start + size * np.arange(len(piece))
+            done += len(piece)
+        return offsets
 
     def close(self) -> list[str]:
         """Write what comes last and return the name of the file."""
