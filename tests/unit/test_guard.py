@@ -4,11 +4,17 @@ import copy
 
 import pytest
 import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastssl import devices, training
 from fastssl.assemble import assemble
 from fastssl.config_files import load
 from fastssl.errors import DivergedError
+from fastssl.guard import Guard
+from fastssl.models import build
+from fastssl.ranks import SingleRank
+from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.runs import TINY, assert_same
 
 
@@ -70,3 +76,72 @@ def test_the_message_names_step_rate_and_logit(run):
     with pytest.raises(DivergedError, match=r"step 8 \(learning rate .* largest logit") as caught:
         made.check_finite(run.loader.batch(0))
     assert caught.value.exit_code == 4
+
+
+class Odd(nn.Module):
+    """Buffers of several types, shapes and strides, with bits that arithmetic would not keep."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("values", torch.tensor([1.5, -0.0, torch.nan, torch.inf, 1e-45]))
+        self.register_buffer("count", torch.tensor(2**53 + 1))
+        self.register_buffer("flag", torch.tensor([True, False]))
+        self.register_buffer("halves", torch.tensor([[0.1], [2.0]], dtype=torch.bfloat16))
+        pixels = torch.arange(24.0).view(1, 2, 3, 4)
+        self.register_buffer("strided", pixels.contiguous(memory_format=torch.channels_last))
+        self.register_buffer("none", torch.empty(0, 3))
+
+
+def bits(tensors):
+    return [t.contiguous().flatten().view(torch.uint8).tolist() for t in tensors if t.numel()]
+
+
+@pytest.mark.parametrize("fine", [True, False])
+def test_buffers_keep_their_bits_after_a_good_step_and_get_them_back_after_a_bad_one(fine):
+    model, memory = Odd(), {"rows": torch.arange(6.0), "share": torch.tensor([0.5, 0.25])}
+    guard, positions = Guard(model, memory, 6, torch.device("cpu")), torch.tensor([4, 1, 4])
+    held = [*model.buffers(), *memory.values()]
+    before, addresses = bits(held), [t.data_ptr() for t in held]
+    guard.remember(positions)
+    for tensor in model.buffers():
+        tensor.copy_(tensor.logical_not() if tensor.dtype == torch.bool else tensor + 3)
+    model.values[0] = -torch.nan
+    memory["share"].fill_(torch.inf)
+    memory["rows"][positions] = torch.nan
+    after = bits(held)
+    guard.alive.fill_(float(fine))
+    guard.settle(positions)
+    assert bits(held) == (after if fine else before) and after != before
+    assert [t.data_ptr() for t in held] == addresses
+
+
+def test_many_buffers_are_kept_with_as_few_launches_as_few():
+    class Counted(TorchDispatchMode):
+        ops = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.ops += 1
+            return func(*args, **(kwargs or {}))
+
+    found = {}
+    for name in ("wrn-10-1", "wrn-28-2"):
+        model = build(name, classes=10)
+        guard = Guard(model, {"rows": torch.zeros(9)}, 9, torch.device("cpu"))
+        with Counted() as counted:
+            guard.remember(torch.arange(4))
+            guard.settle(torch.arange(4))
+        found[len(list(model.buffers()))] = counted.ops
+    few, many = sorted(found)
+    assert many > 2 * few and found[few] == found[many] < 20, found
+
+
+def test_nothing_of_it_waits_for_a_gpu():
+    with fake_cuda(), torch.device("cuda"):
+        model, ranks, positions = build("wrn-10-1", classes=10), SingleRank(), torch.arange(4)
+        for parameter in model.parameters():
+            parameter.grad = torch.empty_like(parameter)
+        guard = Guard(model, {"rows": torch.zeros(9)}, 9, torch.device("cuda"))
+        with no_host_wait():
+            guard.remember(positions)
+            guard.judge(torch.zeros(()), 3, ranks)
+            guard.settle(positions)

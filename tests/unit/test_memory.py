@@ -27,7 +27,8 @@ def test_marks_and_other_memories_of_every_algorithm():
             state = algorithm.init_state(algorithm.config(), facts)
             guard = Guard(torch.nn.Linear(1, 1), state, images, torch.device("cpu"))
             guard.remember(torch.arange(4))
-            copies = [*guard._before, *guard._rows_before]
+            rooms = [room for group in guard._groups for room in (group.all_before, group.all_now)]
+            copies = [*rooms, *guard._rows_before]
             held.append(tensors([*state.values(), *copies]))
         assert (held[1] - held[0]) / (large - small) < MARKS, name
 
