@@ -136,12 +136,17 @@ def test_many_buffers_are_kept_with_as_few_launches_as_few():
 
 
 def test_nothing_of_it_waits_for_a_gpu():
-    with fake_cuda(), torch.device("cuda"):
-        model, ranks, positions = build("wrn-10-1", classes=10), SingleRank(), torch.arange(4)
+    with fake_cuda():
+        model = nn.Linear(2, 9, device="cuda")
+        for name in ("mean", "variance"):
+            model.register_buffer(name, torch.zeros(9, device="cuda"))
         for parameter in model.parameters():
             parameter.grad = torch.empty_like(parameter)
-        guard = Guard(model, {"rows": torch.zeros(9)}, 9, torch.device("cuda"))
+        positions = torch.zeros(4, dtype=torch.int64, device="cuda")
+        state = {"rows": torch.zeros(9, device="cuda"), "count": positions[:1]}
+        guard = Guard(model, state, 9, torch.device("cuda"))
+        loss = torch.zeros((), device="cuda")
         with no_host_wait():
             guard.remember(positions)
-            guard.judge(torch.zeros(()), 3, ranks)
+            guard.judge(loss, 3, SingleRank())
             guard.settle(positions)
