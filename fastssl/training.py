@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastssl import board, checkpoint, evaluation, optim
+from fastssl import board, checkpoint, evaluation, micro_batch, optim
 from fastssl.algorithms.base import StepOutput
 from fastssl.assemble import Run
 from fastssl.display import Display
@@ -39,7 +39,7 @@ def take_step(run: Run, batch: Batch, step: int, progress: Tensor) -> StepOutput
     overflow = run.scaler.unscale()
     if config.clip:
         torch.nn.utils.clip_grad_norm_(run.model.parameters(), config.clip)
-    alive = run.guard.judge(out.loss.detach(), step, run.ranks, overflow)
+    alive = run.guard.judge(out.loss, step, run.ranks, overflow)
     moves = alive if overflow is None else alive * (1 - overflow)
     run.optimizer.found_inf = 1 - moves  # type: ignore[attr-defined]
     run.optimizer.step()
@@ -50,33 +50,21 @@ def take_step(run: Run, batch: Batch, step: int, progress: Tensor) -> StepOutput
 
 
 def backward(run: Run, batch: Batch, progress: Tensor) -> StepOutput:
-    """Run the step function and backward, in parts where `micro_batch` asks for them."""
+    """Run the step function and backward, in parts where `micro_batch` asks for them.
+
+    Loss and metrics are then those of all parts.
+    """
     settings = run.loaded.settings
     parts = run.loaded.config.micro_batch or 1
+    outs = []
     for part in range(parts):
-        piece = batch if parts == 1 else slice_batch(batch, part, parts, run.ranks.world)
+        piece = batch if parts == 1 else micro_batch.cut(batch, part, parts, run.ranks.world)
         with run.device.autocast():
             out = run.step(run.nets, piece, run.state, settings, progress, run.ranks)
         run.scaler.scale(out.loss / parts).backward()  # type: ignore[no-untyped-call]
         run.quality.add(out, piece.position)
-    return out
-
-
-def slice_batch(batch: Batch, part: int, parts: int, world: int) -> Batch:
-    """Return one of `parts` equal parts of a batch, with a key of its own."""
-
-    def cut(tensor: Tensor) -> Tensor:
-        return tensor.chunk(parts)[part] if len(tensor) else tensor
-
-    everyone = batch.everyone.view(world, -1).chunk(parts, dim=1)[part].reshape(-1)
-    return Batch(
-        images=cut(batch.images),
-        labels=cut(batch.labels),
-        views={name: cut(view) for name, view in batch.views.items()},
-        position=cut(batch.position),
-        everyone=everyone if len(batch.everyone) else batch.everyone,
-        key=batch.key + part,
-    )
+        outs.append(replace(out, loss=out.loss.detach()))
+    return outs[0] if parts == 1 else micro_batch.average(outs)
 
 
 class Training:
@@ -199,7 +187,7 @@ class Training:
     def log(self) -> None:
         """Read the metrics of the last step, averaged over ranks, and write them down."""
         assert self.out is not None
-        values = {"loss": self.out.loss.detach(), **self.out.metrics}
+        values = {"loss": self.out.loss, **self.out.metrics}
         stacked = torch.stack([v.float().reshape(()) for v in values.values()])
         numbers = self.run.ranks.mean(stacked).tolist()  # waits for the device
         line: dict[str, Any] = dict(zip(values, numbers, strict=True))

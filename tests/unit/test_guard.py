@@ -1,6 +1,7 @@
 """The divergence flag: a bad step changes nothing, and nothing moves after it."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -57,6 +58,27 @@ def test_a_bad_step_and_all_after_it_leave_everything_as_it_was(run, where):
     training.take_step(run, run.loader.batch(2), 2, progress)
     assert int(run.guard.bad_step) == 1
     assert_same(before, frozen_parts(run), "parts")
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_bad_loss_of_any_part_of_a_step_is_seen(data, part):
+    loaded = load("digits", [*TINY, "micro_batch=2"])
+    run = assemble(loaded, devices.choose(loaded.config))
+    before, real, calls = frozen_parts(run), run.step, []
+
+    def bad(*arguments):
+        out = real(*arguments)
+        calls.append(len(calls))
+        # a number: it has no gradient that would tell of it
+        return replace(out, loss=out.loss + torch.nan) if calls[-1] == part else out
+
+    run.step = bad
+    training.take_step(run, run.loader.batch(0), 0, torch.zeros(()))
+    run.loader.close()
+    assert calls == [0, 1] and int(run.guard.bad_step) == 0
+    after = frozen_parts(run)
+    for key in ("model", "ema", "state"):
+        assert_same(before[key], after[key], key)
 
 
 def test_a_good_step_moves_everything(run):

@@ -3,16 +3,22 @@
 import copy
 import math
 import statistics
+from dataclasses import replace
 
+import pytest
 import torch
 from torch import nn
 
-from fastssl import optim
+from fastssl import devices, optim, training
+from fastssl.assemble import assemble
 from fastssl.config import RunConfig
+from fastssl.config_files import load
 from fastssl.ema import Ema
 from fastssl.models import build
 from fastssl.scaler import GROWTH_EVERY, START, Scaler
 from fastssl.trip import Trip, evaluates
+from tests.runs import TINY
+from tests.steps import gradients
 
 
 def test_one_dimensional_parameters_do_not_decay():
@@ -113,3 +119,39 @@ def test_validation_chooses_and_the_test_set_reports():
     trip.step = 2
     assert not trip.note({"error": 1.0, "validation_error": 6.0})
     assert (trip.best_error, trip.best_step) == (10.0, 1)
+
+
+def test_a_step_in_parts_gives_the_means_of_its_parts(data):
+    loaded = load("digits", [*TINY, "micro_batch=2", "algorithm=fixmatch", "algo.threshold=0.1"])
+    run = assemble(loaded, devices.choose(loaded.config))
+    batch, progress = run.loader.batch(0), torch.zeros(())
+    nets, state = copy.deepcopy((run.nets, run.state))
+    outs = []
+    for part, (labeled, rest) in enumerate([(slice(5), slice(10)), (slice(5, 10), slice(10, 20))]):
+        piece = replace(
+            batch,
+            images=batch.images[labeled],
+            labels=batch.labels[labeled],
+            views={name: view[rest] for name, view in batch.views.items()},
+            position=batch.position[rest],
+            everyone=batch.everyone[rest],
+            key=batch.key + part,
+        )
+        outs.append(run.step(nets, piece, state, loaded.settings, progress, run.ranks))
+        outs[-1].loss.backward()
+    found = training.backward(run, batch, progress)
+    run.loader.close()
+
+    def by_hand(values):
+        one, other = map(float, values)
+        assert one != other  # or else the last part alone would do
+        return pytest.approx((one + other) / 2, rel=1e-6)
+
+    assert float(found.loss) == by_hand([out.loss.detach() for out in outs])
+    assert found.metrics.keys() == outs[0].metrics.keys() >= {"loss/labeled", "loss/unlabeled"}
+    for name in ("loss/labeled", "loss/unlabeled"):
+        assert float(found.metrics[name]) == by_hand([out.metrics[name] for out in outs])
+    assert torch.equal(found.guess, outs[1].guess)
+    summed = gradients(nets.student)
+    for name, mine in gradients(run.model).items():
+        torch.testing.assert_close(mine, summed[name] / 2)
