@@ -23,15 +23,20 @@ MAGIC = b"fastssl-checkpoint-1"
 BEST = "best.ckpt"
 KEEP = 2
 NAME = re.compile(r"step-(\d{8,})\.ckpt")
+ROOM = 128  # bytes left free for the line before the body, which is known only after it
 
 
-def seal(content: dict[str, Any]) -> bytes:
-    """Return the bytes of a checkpoint file."""
+def seal(content: dict[str, Any]) -> memoryview:
+    """Return the bytes of a checkpoint file; they are in memory once, however large they are."""
     buffer = io.BytesIO()
+    buffer.write(bytes(ROOM))
     torch.save(content, buffer)
-    body = buffer.getbuffer()
+    whole = buffer.getbuffer()
+    body = whole[ROOM:]
     head = b"%s %s %d\n" % (MAGIC, hashlib.sha256(body).hexdigest().encode(), len(body))
-    return head + body
+    begin = ROOM - len(head)
+    whole[begin:ROOM] = head
+    return whole[begin:]
 
 
 def unseal(data: bytes, name: str) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def refused(error: OSError, path: Path | None = None) -> ResourceError:
     )
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes | memoryview) -> None:
     """Write a file so that it is there whole or not at all, even after a power cut."""
     new = path.with_name(f".{path.name}.new")
     try:

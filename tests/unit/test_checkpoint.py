@@ -1,7 +1,10 @@
 """Checkpoints: sealed, skipped where damaged, pruned only after the new one is there."""
 
+import hashlib
+import io
 import random
 import threading
+import tracemalloc
 
 import pytest
 import torch
@@ -57,6 +60,25 @@ def test_a_damaged_one_is_named_and_skipped_wherever_the_damage_is(folder):
         told = []
         assert checkpoint.newest(folder, told.append)["trip"]["step"] == 1
         assert "step-00000002.ckpt" in told[0]
+
+
+def test_a_file_is_a_sealed_line_and_what_torch_writes(folder):
+    write(folder, 7)
+    (path,) = checkpoint.files(folder)
+    head, _, body = path.read_bytes().partition(b"\n")
+    digest = hashlib.sha256(body).hexdigest()
+    assert head.decode() == f"fastssl-checkpoint-1 {digest} {len(body)}"
+    assert torch.load(io.BytesIO(body), weights_only=True)["trip"] == {"step": 7}
+
+
+def test_sealing_holds_the_bytes_once():
+    large = {"w": torch.zeros(2**22)}  # 16 MiB
+    tracemalloc.start()
+    sealed = checkpoint.seal(large)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 1.0 < peak / 2**24 < 1.5
+    assert torch.equal(checkpoint.unseal(bytes(sealed), "large")["w"], large["w"])
 
 
 def test_none_valid_is_an_error_and_none_at_all_is_a_start(folder):
@@ -152,8 +174,6 @@ def test_a_slow_disk_piles_up_no_snapshots(folder, monkeypatch):
 
 
 def test_a_file_with_code_in_it_is_not_run(folder):
-    import hashlib
-    import io
     import pickle
 
     class Evil:
