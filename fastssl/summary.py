@@ -9,7 +9,7 @@ from typing import Any
 
 from fastssl.assemble import Run
 from fastssl.display import clock
-from fastssl.trip import Trip
+from fastssl.trip import LAST, Trip
 
 FIGURES = ("top5_error", "precision", "recall", "f1", "auc", "ece", "class_accuracy")
 
@@ -28,6 +28,7 @@ def summarize(run: Run, trip: Trip, figures: dict[str, Any], status: str) -> dic
         "best_step": trip.best_step,
         "best_chosen_on": chosen,
         "median_error": trip.median_error,
+        "evaluations": len(trip.errors),
         "last_error": trip.errors[-1] if trip.errors else None,
         **{name: figures[name] for name in FIGURES if name in figures},
         "steps": trip.step,
@@ -41,15 +42,8 @@ def summarize(run: Run, trip: Trip, figures: dict[str, Any], status: str) -> dic
 
 def end_lines(summary: dict[str, Any], path: Path) -> list[str]:
     """Return the table at the end, with the next command to type."""
-
-    def percent(value: float | None) -> str:
-        return "not evaluated" if value is None else f"{value:.2f} %"
-
     rows = [
-        ("best error", f"{percent(summary['best_error'])} at step {summary['best_step']:,}"),
-        ("  chosen on", str(summary["best_chosen_on"])),
-        ("median error", f"{percent(summary['median_error'])} over the last 20 evaluations"),
-        ("last error", percent(summary["last_error"])),
+        *error_rows(summary),
         ("time", f"{clock(summary['seconds'])} for {summary['steps']:,} steps"),
         ("speed", f"{summary['images_per_s']:,.0f} images/s"),
         ("data wait", f"{100 * summary['data_wait']:.2f} % of the training time"),
@@ -60,6 +54,20 @@ def end_lines(summary: dict[str, Any], path: Path) -> list[str]:
     if summary["status"] == "finished":
         return [*lines, f"next: fastssl eval {path}"]
     return [*lines, f"{summary['status']} and saved; to go on: {line_to_resume(sys.argv)}"]
+
+
+def error_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows on the error, or the one that says there is none yet."""
+    if not summary["evaluations"]:
+        return [("error", "not evaluated yet")]
+    count = min(LAST, summary["evaluations"])
+    over = f"the last {count} evaluations" if count > 1 else "one evaluation"
+    return [
+        ("best error", f"{summary['best_error']:.2f} % at step {summary['best_step']:,}"),
+        ("  chosen on", str(summary["best_chosen_on"])),
+        ("median error", f"{summary['median_error']:.2f} % over {over}"),
+        ("last error", f"{summary['last_error']:.2f} %"),
+    ]
 
 
 def line_to_resume(words: list[str]) -> str:
