@@ -26,7 +26,7 @@ def choose(run: Run, step: int, tell: Tell) -> None:
     """Decide how the step is run, and write what `auto` chose into the run's configuration."""
     mode: str = run.loaded.config.compile
     if mode == "auto":
-        mode, why = decide(run, step)
+        mode, why = decide(run, step, tell)
         tell(f"compile {mode}: {why}")
         config = run.loaded.config.model_copy(update={"compile": mode})
         run.loaded = replace(run.loaded, config=config)
@@ -34,17 +34,19 @@ def choose(run: Run, step: int, tell: Tell) -> None:
         run.step = Compiled(run.algorithm.step, mode, run.ranks.world, tell)
 
 
-def decide(run: Run, step: int) -> tuple[str, str]:
+def decide(run: Run, step: int, tell: Tell) -> tuple[str, str]:
     """Choose for `auto`: on CUDA always, on a CPU by measurement where a run is long."""
     if run.device.device.type == "cuda":
         return "step", "auto compiles on CUDA"
     if run.ranks.world > 1:
         return "off", "auto does not compile over CPU ranks"
+    tell("compile: measuring a few steps, which are thrown away")
     batch = run.loader.batch(step)
     eager = seconds(run, batch, run.algorithm.step)
     expected = eager * (run.loaded.config.steps - step)
     if expected < SHORT:
         return "off", f"the run takes about {expected / 60:.0f} min, too short to gain by it"
+    tell("compile: measuring the same steps compiled, which may take minutes")
     try:
         compiled = seconds(run, batch, Compiled(run.algorithm.step, "step", 1, _silent))
     except ResourceError as error:

@@ -16,15 +16,29 @@ if TYPE_CHECKING:
 class Display:
     """Progress on stderr: a bar on a terminal, plain lines in a log, nothing on other ranks."""
 
-    def __init__(self, steps: int, quiet: bool, log: Callable[[str], None]) -> None:
+    def __init__(self, steps: int, quiet: bool) -> None:
         self.steps = steps
         self.quiet = quiet
-        self.log = log  # log.txt gets every line too
+        self._early: list[str] = []  # what was said before there was a log
+        self._log: Callable[[str], None] | None = None
         self.top1 = ""
         self.began = time.monotonic()
         self.first: int | None = None
         self._bar: Any = None
         self._task: Any = None
+
+    def keep(self, log: Callable[[str], None]) -> None:
+        """Send every line to log.txt too, beginning with those said so far."""
+        for line in self._early:
+            log(line)
+        self._log = log
+
+    def log(self, line: str) -> None:
+        """Write a line into the log alone."""
+        if self._log:
+            self._log(line)
+        elif not self.quiet:
+            self._early.append(line)
 
     def say(self, line: str) -> None:
         """Print a line and keep it in the log."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import yaml
 
-from fastssl import board, checkpoint, compiling, devices, distribute, machine, plugins
+from fastssl import board, checkpoint, compiling, devices, distribute, machine, plugins, step_memory
 from fastssl.assemble import Run, assemble
 from fastssl.assemble_data import find_store
 from fastssl.config_files import Loaded, flatten
@@ -76,7 +76,7 @@ def start(
 ) -> int:
     """Begin or go on in a folder that is ours."""
     ranks = group.ranks
-    display = Display(loaded.config.steps, ranks.rank != 0, lambda line: None)
+    display = Display(loaded.config.steps, ranks.rank != 0)
     content = None
     if folder.started():
         loaded = same_run(loaded, folder)
@@ -94,7 +94,7 @@ def start(
     with out_of_memory(loaded):
         run = assemble(loaded, device, ranks)
         trip = resume_from(run, content, folder)
-        compiling.choose(run, trip.step, display.say)
+        prepare(run, trip.step, str(folder.path), display)
     with out_of_memory(loaded):
         return travel(run, trip, folder, display)
 
@@ -136,6 +136,14 @@ def resume_from(run: Run, content: dict[str, Any] | None, folder: RunFolder) -> 
     return restore(run, content)
 
 
+def prepare(run: Run, step: int, out: str, display: Display) -> None:
+    """Refuse what can't fit, say what will run, and choose how a step is compiled."""
+    step_memory.check(run)
+    for line in start_lines(run, out, step):
+        display.say(line)
+    compiling.choose(run, step, display.say)
+
+
 def travel(run: Run, trip: Trip, folder: RunFolder, display: Display) -> int:
     """Train from where the trip is to the end or to a signal, and write the summary."""
     config = run.loaded.config
@@ -144,10 +152,8 @@ def travel(run: Run, trip: Trip, folder: RunFolder, display: Display) -> int:
         write_start(run, folder)
         record = Record(folder, config.tensorboard, trip.step)
         writer = checkpoint.Writer(folder, trip.step)
-        display.log = record.log
+        display.keep(record.log)
     try:
-        for line in start_lines(run, str(folder.path), trip.step):
-            display.say(line)
         training = Training(run, trip, display, record, writer)
         if record and config.tensorboard and not trip.step:
             board.begin(record, run.loaded)
@@ -207,12 +213,10 @@ def rehearse(loaded: Loaded, device: devices.Device, ranks: Any) -> int:
 
     from fastssl.training import take_step
 
-    display = Display(loaded.config.steps, ranks.rank != 0, lambda line: None)
+    display = Display(loaded.config.steps, ranks.rank != 0)
     with out_of_memory(loaded):
         run = assemble(loaded, device, ranks)
-        compiling.choose(run, 0, display.say)
-        for line in start_lines(run, "nothing is written", 0):
-            display.say(line)
+        prepare(run, 0, "nothing is written", display)
         progress = torch.zeros((), device=device.device)
         times: list[float] = []
         for step, batch in enumerate(run.loader.iterate(0, min(REHEARSED, loaded.config.steps))):

@@ -1,9 +1,12 @@
 """What a run says of itself: how to go on, what was skipped, why it could not start."""
 
 import json
+import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from fastssl import devices, launch, summary
@@ -16,6 +19,7 @@ from fastssl.ranks import SingleRank
 from fastssl.signals import Stop
 from fastssl.training import Training
 from fastssl.trip import Trip
+from tests import runs
 from tests.runs import TINY
 
 
@@ -42,9 +46,35 @@ def test_the_line_to_go_on_is_told_as_it_must_be_typed(monkeypatch):
     assert "my_script" not in summary.end_lines(told, Path("a"))[-1]
 
 
+@pytest.mark.parametrize(
+    ("errors", "median"),
+    [
+        ([30.0], "30.00 % over one evaluation"),
+        ([50.0, 40.0, 30.0], "40.00 % over the last 3 evaluations"),
+        ([90.0] * 9 + [10.0] * 20, "10.00 % over the last 20 evaluations"),
+    ],
+)
+def test_the_median_is_told_over_the_evaluations_there_were(errors, median):
+    trip = Trip()
+    for trip.step, error in enumerate(errors, 1):
+        trip.note({"error": error})
+    told = summary.summarize(run_of(0, False), trip, {}, "finished")
+    assert f"median error  {median}" in summary.end_lines(told, Path("a"))
+    assert told["evaluations"] == len(errors)
+
+
+def test_a_run_that_was_never_evaluated_says_so_and_names_no_step():
+    told = summary.summarize(run_of(0, False), Trip(step=2), {}, "interrupted")
+    assert summary.end_lines(told, Path("a"))[:2] == [
+        "error         not evaluated yet",
+        "time          0:00 for 2 steps",
+    ]
+
+
 def test_steps_that_fp16_skipped_are_told():
     lines = []
-    display = Display(10, True, lines.append)
+    display = Display(10, True)
+    display.keep(lines.append)
     display.logged(Trip(step=5), {"loss": 1.0, "fp16_skipped": 0})
     display.logged(Trip(step=6), {"loss": 1.0, "fp16_skipped": 3})
     assert "fp16" not in lines[0] and "fp16 skipped 3" in lines[1]
@@ -74,6 +104,30 @@ def test_a_dry_run_compiles_as_the_run_would(data, monkeypatch):
     monkeypatch.setattr(launch.compiling, "choose", lambda run, step, tell: chosen.append(step))
     assert launch.rehearse(loaded, devices.choose(loaded.config), SingleRank()) == 0
     assert chosen == [0]
+
+
+STARTS = ["data", "learn", "model", "device", "reader", "run"]
+
+
+def test_what_will_run_is_said_before_the_first_step_is_measured(data, tmp_path):
+    out, told = tmp_path / "run", tmp_path / "told"
+    assert runs.train(out, "compile=auto", "steps=1", before=partial(told_to, told)) == 0
+    lines = [line.partition(" ")[0] for line in told.read_text().splitlines()]
+    assert lines[:9] == [*STARTS, "compile:", "MEASURED", "compile"]
+    kept = [line.split()[2] for line in (out / "log.txt").read_text().splitlines()[:8]]
+    assert kept == [*STARTS, "compile:", "compile"], "the log begins where the run does"
+
+
+def told_to(path):
+    """Send stderr to a file, and say there when a step is measured."""
+    real = launch.compiling.seconds
+
+    def seconds(run, batch, step):
+        print("MEASURED", file=sys.stderr, flush=True)
+        return real(run, batch, step)
+
+    launch.compiling.seconds = seconds
+    sys.stderr = path.open("w")
 
 
 def test_the_question_whether_to_stop_rides_on_the_steps_reduction():

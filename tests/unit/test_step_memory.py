@@ -1,0 +1,149 @@
+"""A step that could never fit is refused before it is taken, and asking changes nothing."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fastssl import devices, launch, step_memory
+from fastssl.algorithms import ALGORITHMS
+from fastssl.assemble import assemble
+from fastssl.config_files import load
+from fastssl.errors import ResourceError
+from fastssl.ranks import SingleRank
+from tests import runs, steps
+
+FACTOR = 2  # the estimate and the memory that a step really takes differ by less
+
+# One step in a process of its own: what it would keep by the estimate, and what it really took.
+STEP = """
+import resource
+import sys
+import torch
+from fastssl import devices, step_memory
+from fastssl.assemble import assemble
+from fastssl.config_files import load
+from fastssl.training import take_step
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+loaded = load("digits", sys.argv[1:])
+run = assemble(loaded, devices.choose(loaded.config))
+need = step_memory.per_image(run) * step_memory.images(run)
+batch, before = run.loader.batch(0), peak()
+take_step(run, batch, 0, torch.zeros(()))
+print(need, peak() - before)
+run.loader.close()
+"""
+
+
+def made(*words):
+    loaded = load("digits", [*runs.TINY, *words])
+    return assemble(loaded, devices.choose(loaded.config))
+
+
+@pytest.fixture
+def run(data):
+    found = made()
+    yield found
+    found.loader.close()
+
+
+@pytest.mark.parametrize("words", [[], ["micro_batch=2"], ["precision=bf16"]], ids=str)
+def test_the_estimate_is_near_what_a_step_takes(data, words):
+    words = ["model=wrn-16-2", "batch=64", "ratio=5", "labels=100", *words]
+    done = subprocess.run(
+        [sys.executable, "-c", STEP, *runs.TINY, *words], capture_output=True, text=True, check=True
+    )
+    need, took = map(float, done.stdout.split())
+    assert took > 100e6, "too small a step to be told from the noise"
+    assert 1 / FACTOR < need / took < FACTOR, f"{need / 1e6:.0f} MB against {took / 1e6:.0f} MB"
+
+
+def test_asking_leaves_the_run_as_it_was(run):
+    run.model.train()
+    run.model.classifier.eval()  # a mode of its own is kept as well
+    modes = [module.training for module in run.model.modules()]
+    parts = [run.model.state_dict(), run.ema.model.state_dict(), run.state]
+    before, drawn = copy.deepcopy(parts), torch.get_rng_state()
+    assert step_memory.per_image(run) > 0
+    runs.assert_same(before, parts, "")
+    assert torch.equal(drawn, torch.get_rng_state())
+    assert modes == [module.training for module in run.model.modules()]
+    assert all(p.grad is None for p in run.model.parameters())
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_no_algorithm_keeps_less_than_half_of_what_is_counted(run, name):
+    algorithm, nets = ALGORITHMS[name], steps.make_nets()
+    run.model, run.size = nets.student, (steps.SIZE, steps.SIZE)
+    count = steps.LABELED + steps.UNLABELED * len(algorithm.views)
+    storages = {p.untyped_storage().data_ptr(): None for p in nets.student.parameters()}
+
+    def pack(tensor):
+        storages.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    config, ranks = algorithm.config(), SingleRank()
+    state = algorithm.init_state(config, steps.facts())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        algorithm.step(nets, steps.make_batch(algorithm), state, config, torch.tensor(0.5), ranks)
+    kept = sum(t.untyped_storage().nbytes() for t in storages.values() if t is not None)
+    assert step_memory.per_image(run) * count / 2 <= kept
+
+
+def test_a_step_that_can_never_fit_is_refused_with_what_to_type(run, monkeypatch):
+    need = step_memory.per_image(run) * 50  # 10 labelled images, and 2 views of 20 unlabelled
+    monkeypatch.setattr(step_memory, "total", lambda: need // 2)
+    step_memory.check(run)
+    monkeypatch.setattr(step_memory, "total", lambda: need // 2 - 1)
+    with pytest.raises(ResourceError) as caught:
+        step_memory.check(run)
+    assert caught.value.exit_code == 5
+    assert "batch=10 and ratio=2" in caught.value.what and "0.0 GB" in caught.value.what
+    assert "micro_batch=5" in caught.value.fix, "3 parts would do, but 10 images have none"
+    monkeypatch.setattr(step_memory, "total", lambda: 1)
+    with pytest.raises(ResourceError) as caught:
+        step_memory.check(run)
+    assert "micro_batch" not in caught.value.fix and "--size" in caught.value.fix
+
+
+def test_the_parts_that_are_taken_already_count(data, monkeypatch):
+    run = made("micro_batch=2")
+    need = step_memory.per_image(run) * 50
+    run.loader.close()
+    monkeypatch.setattr(step_memory, "total", lambda: need // 4)
+    step_memory.check(run)
+    monkeypatch.setattr(step_memory, "total", lambda: need // 5)
+    with pytest.raises(ResourceError, match="needs about"):
+        step_memory.check(run)
+
+
+def test_a_dry_run_is_refused_too_and_no_step_is_taken(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(step_memory, "total", lambda: 1)
+    monkeypatch.setattr("fastssl.training.take_step", lambda *_: pytest.fail("a step was taken"))
+    loaded = load("digits", [*runs.TINY, "compile=auto"])
+    with pytest.raises(ResourceError, match="needs about"):
+        launch.train(loaded, None, False, dry_run=True)
+    with pytest.raises(ResourceError, match="needs about"):
+        launch.train(loaded, tmp_path / "run", False, dry_run=False)
+    monkeypatch.undo()
+    assert launch.train(loaded, tmp_path / "run", False, dry_run=False) == 0, (
+        "nothing is in its way"
+    )
+
+
+def test_the_limit_of_a_container_counts_where_it_is_lower(tmp_path, monkeypatch):
+    import psutil
+
+    swap = psutil.swap_memory().total
+    file = tmp_path / "memory.max"
+    monkeypatch.setattr(step_memory, "LIMITS", [file])
+    whole = step_memory.total()
+    assert whole == psutil.virtual_memory().total + swap
+    for text, wanted in (("max\n", whole), ("1000000\n", 1_000_000 + swap), (f"{2**63}\n", whole)):
+        file.write_text(text)
+        assert step_memory.total() == wanted
