@@ -42,6 +42,15 @@ class Segment(EpochIterator):  # type: ignore[misc]
 
     failure: BaseException | None = None
 
+    def __init__(self, loader: Any, order: Any, stored: Stored) -> None:
+        self.stored = stored
+        super().__init__(loader, order)  # starts the thread
+
+    def run_pipeline(self, *arguments: Any) -> Any:
+        """Decode one batch, unless its file was cut short."""
+        self.stored.whole()
+        return super().run_pipeline(*arguments)
+
     def run(self) -> None:
         """Decode in the background; a failure ends the stream instead of leaving it hanging."""
         try:
@@ -167,7 +176,8 @@ class FfcvReader(Reader):
             return
         with self._lock:  # an evaluation may start between two segments of the training
             self._loader.batch_size = len(batches[0])
-            segment = Segment(self._loader, np.concatenate(batches).astype(np.uint64))
+            order = np.concatenate(batches).astype(np.uint64)
+            segment = Segment(self._loader, order, self._stored)
         try:
             for indices in batches:
                 images = segment.take()

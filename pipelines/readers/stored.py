@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -22,17 +24,31 @@ class Stored:
     def __init__(self, store: Store, split: str, form: str) -> None:
         self.split = split
         self.files = store.shards(split) if form == "dali" else [store.beton(split)]
+        maps = [np.memmap(path, np.uint8, "r") for path in self.files]
         # As plain arrays: to slice a memmap takes several times as long.
-        self._maps = [np.asarray(np.memmap(path, np.uint8, "r")) for path in self.files]
+        self._maps = [np.asarray(mapped) for mapped in maps]
+        self._on_disk = [cast(mmap.mmap, mapped.base) for mapped in maps]
         self._start = "offset" if form == "dali" else "beton"
         self._several = form == "dali"
         self._records = store.records(split)
         self._met = np.zeros(len(self._records), dtype=bool)
 
+    def whole(self, shards: Iterable[int] = (0,)) -> None:
+        """Refuse files that were cut short since they were mapped: to touch them would kill us."""
+        for shard in shards:
+            size, mapped = self._on_disk[shard].size(), len(self._maps[shard])
+            if size < mapped:
+                raise DataError(
+                    f"{self.files[shard]} was cut short while it was read: it has {size:,} bytes, "
+                    f"not {mapped:,}",
+                    FIX,
+                )
+
     def get(self, indices: Indices) -> list[Pixels]:
         """Return the stored bytes of images, without a copy."""
         records = self._records[indices]
         shards = records["shard"].tolist() if self._several else [0] * len(records)
+        self.whole(set(shards))
         starts, sizes = records[self._start].tolist(), records["size"].tolist()
         found = [
             self._maps[shard][start : start + size]

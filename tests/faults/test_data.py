@@ -1,8 +1,10 @@
-"""Dead data threads, a reader that hangs, a clock that jumps."""
+"""Dead data threads, a reader that hangs, a file that is cut short, a clock that jumps."""
 
 from __future__ import annotations
 
 import ast
+import os
+import shutil
 import threading
 import time
 from functools import partial
@@ -61,6 +63,51 @@ def test_a_data_thread_that_dies(error, code, whole, tmp_path, tally):
         assert runs.last(out)["trip"]["step"] == 3
         assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
         runs.assert_same_run(whole, out)
+
+
+def cut_before(step: int, path: Path) -> None:
+    """Cut a file short before a step, when the loader has read ahead as far as it may."""
+
+    def cut() -> None:
+        time.sleep(0.5)
+        os.truncate(path, 4096)
+
+    runs.before_step(step, cut)
+
+
+def cut_while_loading(path: Path) -> None:
+    """Cut a file short when it is mapped and its first images are asked for."""
+    from pipelines.readers.stored import Stored
+
+    places.at_call(Stored, "get", 1, partial(os.truncate, path, 4096))
+
+
+@pytest.mark.parametrize(
+    ("reader", "file", "kept"),
+    [
+        ("dali", "train-00000.tar", 3),
+        ("ffcv", "train.beton", 3),
+        ("resident", "train-00000.tar", 0),
+    ],
+)
+def test_a_file_that_is_cut_short_while_it_is_mapped(data, tmp_path, tally, reader, file, kept):
+    store, out, told = tmp_path / "digits", tmp_path / "run", tmp_path / "told"
+    shutil.copytree(data / "digits", store)
+    path = store / file
+    act = partial(cut_before, 4, path) if kept else partial(cut_while_loading, path)
+    words = [f"store={store}", f"reader={reader}", "steps=24"]
+    with tally("file cut short"):
+        code = runs.train(out, *words, before=places.quiet(told, act))
+        text = told.read_text()
+        assert code == 3, f"{code}: {text}"  # -7 is SIGBUS
+        assert f"{path} was cut short while it was read: it has 4,096 bytes" in text
+        assert "restore the store from a copy" in text and "Traceback" not in text
+        if kept:
+            assert runs.last(out)["trip"]["step"] >= kept
+        shutil.copy(data / "digits" / file, path)
+        again = runs.train(out, *words, resume=bool(kept), before=places.quiet(told))
+        assert again == 0, told.read_text()
+        assert runs.last(out)["trip"]["step"] == 24
 
 
 def test_a_ring_gives_up_on_a_thread_that_hangs_and_leaves_it():

@@ -1,5 +1,6 @@
 import builtins
 import itertools
+import os
 import shutil
 import sys
 import threading
@@ -237,3 +238,23 @@ def test_a_damaged_beton_is_refused_when_it_is_opened(stores, tmp_path, field):
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"train\.beton is damaged"):
         READERS["ffcv"].open(open_store(tmp_path / "damaged"), "train")
+
+
+@pytest.mark.parametrize(("name", "file"), [("ffcv", "train.beton"), ("dali", "train-00000.tar")])
+def test_a_file_that_was_cut_short_is_refused_in_every_batch(stores, tmp_path, name, file):
+    shutil.copytree(stores["raw"].path, tmp_path / "cut")
+    path = tmp_path / "cut" / file
+    reader = READERS[name].open(open_store(tmp_path / "cut"), "train")
+    plan = [np.arange(16)] * 40
+    read(reader, plan[0])  # met: no checksum looks at them any more
+    stream = reader.stream(plan)
+    next(stream)
+    os.truncate(path, path.stat().st_size - 1)  # its page stays: the tests go on either way
+    given = 1
+    with pytest.raises(DataError, match=rf"{file} was cut short while it was read") as caught:
+        for _ in stream:
+            given += 1
+    assert given < 6 and caught.value.exit_code == 3  # what was decoded before is good
+    stream.close()
+    with pytest.raises(DataError, match="cut short"):
+        read(reader, np.arange(2))
