@@ -89,6 +89,7 @@ def test_no_valid_checkpoint_is_told_and_nothing_is_overwritten(finished, tmp_pa
     out, _ = finished
     broken = tmp_path / "broken"
     shutil.copytree(out, broken)
+    (broken / "summary.json").unlink()  # a finished run would need none
     for path in (broken / "checkpoints").glob("*.ckpt"):
         path.write_bytes(path.read_bytes()[:100])
     before = (broken / "metrics.jsonl").read_bytes()
