@@ -63,10 +63,13 @@ def make_data(loaded: Loaded, store: Store, world: int) -> tuple[Split, Order]:
     )
     ratio = config.ratio or loaded.algorithm.ratio
     unlabeled_batch = config.batch * ratio if loaded.algorithm.unlabeled else 0
-    if config.batch % world:
+    shares = world * (config.micro_batch or 1)
+    if config.batch % shares:
+        parts = f" of {config.micro_batch} parts" if config.micro_batch else ""
         raise ConfigError(
-            f"batch {config.batch} does not divide by {world} ranks",
-            f"type batch={max(1, config.batch // world) * world}, or start another number of ranks",
+            f"batch {config.batch} does not divide by {world} ranks{parts}",
+            f"type batch={max(1, config.batch // shares) * shares}, "
+            "or start another number of ranks",
         )
     unlabeled = len(split.unlabeled) if loaded.algorithm.unlabeled else 0
     return split, Order(config.seed, len(split.labeled), unlabeled, config.batch, unlabeled_batch)

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from fastssl import batchnorm
+from fastssl.assemble_data import make_data
+from fastssl.config_files import load
 from fastssl.distribute import difference, join
-from fastssl.errors import DataError, ResourceError
+from fastssl.errors import ConfigError, DataError, ResourceError
 from fastssl.ranks import SingleRank, TorchRanks
 from tests import ranked, runs
 from tests.small_stores import make_store
@@ -171,6 +173,15 @@ def test_a_batch_that_does_not_divide_is_refused(data, tmp_path):
     assert ranked.train(2, tmp_path / "run", "batch=11") == [2, 2]
     assert "batch 11 does not divide by 2 ranks" in ranked.told(tmp_path / "run", 0)
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_batch_must_divide_by_the_ranks_and_their_parts(tmp_path):
+    store = make_store(tmp_path / "a", formats=("dali",))
+    loaded = load("digits", [*runs.TINY, "batch=10", "micro_batch=2", "labels=all"])
+    make_data(loaded, store, 1)
+    with pytest.raises(ConfigError, match="10 does not divide by 2 ranks of 2 parts") as error:
+        make_data(loaded, store, 2)
+    assert "type batch=8" in error.value.fix
 
 
 def collectives(rank, folder):
