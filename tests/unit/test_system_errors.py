@@ -48,7 +48,7 @@ def test_a_full_disk_behind_stdout() -> None:
 
 
 def test_any_error_of_the_system_is_told(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    def fail() -> None:
+    def fail(*words: object, **more: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/some/log.txt")
 
     monkeypatch.setattr(cli, "app", fail)
