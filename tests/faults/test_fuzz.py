@@ -72,7 +72,8 @@ def command(*words: str) -> int:
         with bounded():
             cli.main()
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 1
+        code = ended.code or 0  # None where all is well
+        assert isinstance(code, int), code
         lines = sys.stderr.getvalue().strip().splitlines()
         assert code == 0 or len(lines) >= 2, lines
         return code
