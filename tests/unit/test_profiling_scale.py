@@ -1,6 +1,5 @@
 """Measuring a step, scaling and a plan: small, for what the records say and not for speed."""
 
-import copy
 import json
 
 import pytest
@@ -8,13 +7,9 @@ import torch
 
 from fastssl import cli_profile
 from fastssl.errors import ConfigError, ResourceError
-from fastssl.profiling import collectives, plan, scaling, step
-from fastssl.profiling.parts import make_batch, make_run, widen
+from fastssl.profiling import collectives, plan, scaling
 from fastssl.profiling.plan import Load, Rates, predict
-from fastssl.profiling.reference import Reference
-from fastssl.training import take_step
 
-TINY = {"model": "wrn-10-1", "batch": 2, "size": 8, "images": 50, "threads": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -22,47 +17,6 @@ def threads():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-def test_the_record_of_a_step():
-    record = step.run(**TINY, repetitions=1)
-    json.dumps(record)
-    assert set(record["ratio"]) == {"reference", "split", "bf16"}
-    assert {row["name"] for row in record["results"]} == {
-        "fastssl",
-        "fastssl, forward=split",
-        "fastssl, precision=bf16",
-        "reference",
-    }
-    assert record["losses_apart"] <= step.CLOSE
-    assert min(record["gflops"].values()) > 0
-    assert set(record["gflops"]) == {"fastssl", "reference", "product"}
-    for rows in (record["time"]["fastssl"], record["time"]["reference"]):
-        assert rows[0]["ms"] >= rows[1]["ms"] > 0 and any("conv" in row["name"] for row in rows)
-    assert "reference spends" in record["says"]
-    assert "collectives" in record["says"] and record["collectives"]["calls"] > 0
-
-
-def test_both_ways_agree_where_marks_decide():
-    run = make_run("wrn-10-1", 4, 8, 60, double=True)
-    with torch.no_grad():
-        for net in (run.model, run.ema.model):
-            net.classifier.weight.mul_(40)  # sure enough to be marked
-    other = Reference(copy.deepcopy(run.model), 60, 10, run.loaded.settings.threshold)
-    for number in range(3):
-        batch = widen(make_batch(4, 8, 60, number))
-        mine = take_step(run, batch, 0, torch.zeros(())).loss
-        torch.testing.assert_close(mine.detach(), other.step(batch), rtol=1e-6, atol=1e-6)
-        assert torch.equal(run.state["marks"].long(), other.marks)
-    assert (other.marks >= 0).sum() > 10
-    average = dict(run.ema.model.named_parameters())
-    torch.testing.assert_close(other.average["classifier.weight"], average["classifier.weight"])
-
-
-def test_two_ways_that_differ_are_not_timed(monkeypatch):
-    monkeypatch.setattr(Reference, "thresholds", lambda self: torch.ones(self.classes))
-    with pytest.raises(AssertionError, match="differ"):
-        step.compare(step.Options(**TINY))
 
 
 @pytest.mark.parametrize("algorithm", ["flexmatch", "freematch", "mixmatch"])
