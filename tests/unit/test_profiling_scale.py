@@ -1,4 +1,4 @@
-"""Measuring a step, scaling and a plan: small, for what the records say and not for speed."""
+"""Measuring scaling and a plan: small, for what the records say and not for speed."""
 
 import json
 
@@ -9,7 +9,6 @@ from fastssl import cli_profile
 from fastssl.errors import ConfigError, ResourceError
 from fastssl.profiling import collectives, plan, scaling
 from fastssl.profiling.plan import Load, Rates, predict
-
 
 
 @pytest.fixture(autouse=True)
