@@ -5,8 +5,10 @@ In one process all of it is nothing: no group, no wrapper.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -130,12 +132,40 @@ class Group:
                     )
 
     def leave(self) -> None:
-        """Leave the process group."""
-        if self.ranks.world > 1:
-            import torch.distributed as dist
+        """Leave the process group, which nothing else may refer to any more.
 
-            if dist.is_initialized():
-                dist.destroy_process_group()
+        Gloo's threads end with the last reference to the group, and a DDP wrapper holds one. A
+        thread that outlives this call may release the tensors of the last reduction while the
+        interpreter is shutting down. It cannot take the GIL then, and the process aborts.
+        """
+        if self.ranks.world == 1:
+            return
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            gc.collect()  # a DDP wrapper is part of reference cycles
+            dist.destroy_process_group()  # waits for outstanding work, then joins the threads
+
+
+@contextmanager
+def joined() -> Iterator[Group]:
+    """Join the ranks for a block and leave them after it, whatever ended the block."""
+    group = join()
+    try:
+        yield group
+    except BaseException as error:
+        if group.ranks.world > 1:
+            _clear_frames(error)
+        raise
+    finally:
+        group.leave()
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Drop the local variables that tracebacks keep alive: a run among them holds the group."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _store() -> Any:
@@ -157,6 +187,10 @@ def join() -> Group:
     if world == 1:
         return Group(SingleRank())
     import torch.distributed as dist
+
+    # DDP imports this module. Its functions have the default argument group=WORLD: imported once
+    # there is a group, they would hold it, and its threads, to the end of the process.
+    import torch.distributed.nn
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 

@@ -37,8 +37,7 @@ REHEARSED, PATIENCE = 10, 20.0  # steps, and seconds, of a dry run
 
 def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
     """Train a run to its end; return the exit code."""
-    group = distribute.join()
-    try:
+    with distribute.joined() as group:
         ranks = group.ranks
         device = devices.choose(loaded.config, group.local_rank, group.local_world)
         loaded = fixed(loaded, device)
@@ -54,8 +53,6 @@ def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
                 return start(loaded, folder, device, group)
         finally:
             folder.release()
-    finally:
-        group.leave()
 
 
 def default_folder(loaded: Loaded) -> Path:

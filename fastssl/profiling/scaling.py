@@ -15,10 +15,13 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastssl.errors import ConfigError, ResourceError
 from fastssl.profiling.measure import Measured, environment
+
+if TYPE_CHECKING:
+    from fastssl.ranks import Ranks
 
 ALONE, APART, TOGETHER = "alone", "apart", "together"
 IMAGES = 5000  # that a curriculum marks
@@ -138,15 +141,26 @@ def main(asked: Options) -> None:
     import torch
 
     from fastssl import host_memory
-    from fastssl.distribute import join
+    from fastssl.distribute import joined
+
+    torch.set_num_threads(1)
+    host_memory.keep()  # as in a training
+    with joined() as group:
+        # The runs must be gone when the group is left, so they are built in a function.
+        rates = measure(asked, group.ranks)
+        if group.ranks.rank == 0:
+            print(json.dumps(rates), flush=True)
+
+
+def measure(asked: Options, ranks: Ranks) -> Rates:
+    """Measure as one rank; return images a second of every case, a number a round."""
+    import torch
+
     from fastssl.profiling.parts import RATIO, make_batch, make_run
     from fastssl.training import take_step
 
     began = time.monotonic()
-    torch.set_num_threads(1)
-    host_memory.keep()  # as in a training
-    group = join()
-    ranks, progress = group.ranks, torch.zeros(())
+    progress = torch.zeros(())
     shape = asked.batch, asked.size, IMAGES
     silent, own = make_run(asked.model, *shape), make_batch(*shape, ranks.rank)
     talking = make_run(asked.model, *shape, ranks=ranks), make_batch(*shape, 0, ranks=ranks)
@@ -167,9 +181,7 @@ def main(asked: Options) -> None:
             if turn >= WARMUP:
                 learnt = (1 + RATIO) * asked.batch * asked.steps
                 rates[name].append(learnt * (1 if name == ALONE else ranks.world) / spent)
-    if ranks.rank == 0:
-        print(json.dumps(rates), flush=True)
-    group.leave()
+    return rates
 
 
 if __name__ == "__main__":

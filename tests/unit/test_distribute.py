@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -182,6 +184,51 @@ def test_a_batch_must_divide_by_the_ranks_and_their_parts(tmp_path):
     with pytest.raises(ConfigError, match="10 does not divide by 2 ranks of 2 parts") as error:
         make_data(loaded, store, 2)
     assert "type batch=8" in error.value.fix
+
+
+# In processes of their own: what a test process has imported already may hide a leak.
+LEAVE = """
+import sys
+from pathlib import Path
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from fastssl.distribute import joined
+
+def gloo_threads():
+    names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if "gloo" in name]
+
+def work(group):
+    model = DistributedDataParallel(torch.nn.Linear(3, 1), static_graph=True)
+    model(torch.ones(2, 3)).sum().backward()
+    assert group.ranks.loudest(group.ranks.rank) == 1 and gloo_threads()
+    if sys.argv[1] == "fails":
+        raise ValueError("whose traceback holds the model")
+
+kept = None
+try:
+    with joined() as group:
+        work(group)
+except ValueError as error:
+    kept = error
+assert not gloo_threads(), gloo_threads()
+"""
+
+
+@pytest.mark.parametrize("ends", ["returns", "fails"])
+def test_no_thread_of_a_process_group_outlives_it(tmp_path, ends):
+    # Such a thread would abort the process if it ran while the interpreter shuts down.
+    script = tmp_path / "leave.py"
+    script.write_text(LEAVE)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*torchrun, "--nproc-per-node=2", str(script), ends],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def collectives(rank, folder):

@@ -1,15 +1,15 @@
 """Two CPU ranks compute what one process does: losses, gradients, statistics, memories."""
 
-import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from fastssl.algorithms import ALGORITHMS, Nets
-from fastssl.ranks import SingleRank, TorchRanks
+from fastssl.distribute import joined
+from fastssl.ranks import SingleRank
+from tests import ranked
 from tests.steps import facts, gradients, make_batch, make_nets, tiny_nets
 
 CASES = {
@@ -73,12 +73,17 @@ def steps(name, nets, ranks):
 def rank_main(rank, folder):
     """Be one of two ranks; leave what it computed in a file."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
+    with joined() as group:
+        told = compute(rank, group.ranks)
+        torch.save(told, Path(folder) / f"{rank}.pt")
+        group.ranks.loudest(0)
+
+
+def compute(rank, ranks):
     from torch.nn.parallel import DistributedDataParallel
 
     from fastssl.batchnorm import convert
 
-    ranks = TorchRanks()
     told = {}
     for name in CASES:
         nets = nets_for(name)
@@ -90,21 +95,13 @@ def rank_main(rank, folder):
     told["gather"] = ranks.gather(own)
     told["take"] = ranks.take(ranks.gather(own))
     told["sent"] = ranks.sent
-    torch.save(told, Path(folder) / f"{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    return told
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=rank_main, args=(rank, folder)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(240)
-    assert [process.exitcode for process in processes] == [0, 0]
+    assert ranked.wait(ranked.start(2, rank_main, str(folder))) == [0, 0]
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
