@@ -1,45 +1,50 @@
 """Several ranks without torchrun's own start: processes forked from one that has torch already.
 
-They join as torchrun's would, by the variables that it sets; `tests/e2e` uses torchrun itself.
+They join as torchrun's would, by the variables that it sets and through a store that the starting
+process hosts; `tests/e2e` uses torchrun itself.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch.distributed import TCPStore
 
 from tests.runs import TINY, _server
 
 PATIENCE = 600  # seconds after which a rank counts as hanging, on however busy a machine
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+@dataclass(frozen=True)
+class Started:
+    """The processes of all ranks, and the store through which they meet."""
+
+    children: list[Any]
+    store: TCPStore
 
 
-def start(world: int, work: Callable[..., None], *arguments: Any) -> list[Any]:
-    """Start `work(rank, *arguments)` on every rank; return the processes."""
-    port = free_port()
+def start(world: int, work: Callable[..., None], *arguments: Any) -> Started:
+    """Start `work(rank, *arguments)` on every rank."""
+    # The store listens on its port from the moment the system chooses it until the ranks have
+    # ended. A port that is chosen first and bound later may be given to another process.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    given = (world, store.port, dict(os.environ), work, *arguments)
     children = [
-        _server.Process(
-            target=_join, args=(rank, world, port, dict(os.environ), work, *arguments), daemon=True
-        )
-        for rank in range(world)
+        _server.Process(target=_join, args=(rank, *given), daemon=True) for rank in range(world)
     ]
     for child in children:
         child.start()
-    return children
+    return Started(children, store)
 
 
-def wait(children: list[Any]) -> list[int]:
+def wait(started: Started) -> list[int]:
     """Wait for all ranks and return their exit codes; a hanging one fails the test."""
+    children = started.children
     for child in children:
         child.join(PATIENCE)
     hanging = [place for place, child in enumerate(children) if child.exitcode is None]
@@ -61,6 +66,7 @@ def _join(
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # rank 0 connects, too, and hosts nothing
     work(rank, *arguments)
 
 
@@ -83,8 +89,8 @@ def start_training(
     resume: bool = False,
     only: dict[int, list[str]] | None = None,
     before: Callable[[int], None] | None = None,
-) -> list[Any]:
-    """Start a training and return its processes; each rank's stderr goes to OUT.rank-N."""
+) -> Started:
+    """Start a training; each rank's stderr goes to OUT.rank-N."""
     return start(world, _train, str(out), list(words), resume, only or {}, before)
 
 

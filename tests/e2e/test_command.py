@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.listening import Listener
 from tests.runs import TINY, assert_same_run, last
 
 # Python imports a module of this name at its start; it makes the extras impossible to find.
@@ -104,14 +105,12 @@ def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_been(number, code,
     words.append("eval_every_late=60")
     out = tmp_path / "run"
     command = [sys.executable, "-m", "fastssl", "train", "digits", *words, "--out", str(out)]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    for line in child.stderr:
-        if line.startswith("step 2/"):
-            break
+    child = subprocess.Popen(command, stderr=subprocess.PIPE)
+    stderr = Listener(child, child.stderr)
+    before = stderr.line("step 2/")
     child.send_signal(number)
-    rest = child.stderr.read()
-    child.stderr.close()
-    assert child.wait(120) == code
+    rest = stderr.end().removeprefix(before)
+    assert child.returncode == code, before + rest
     assert "interrupted and saved" in rest and "--resume" in rest
     assert 2 <= last(out)["trip"]["step"] < 60
     if number == signal.SIGTERM:
@@ -127,11 +126,9 @@ def test_two_runs_in_one_folder_at_once_are_refused(tmp_path, data):
     out = tmp_path / "run"
     words = [*TINY, "steps=100000", "log_every=1"]
     command = [sys.executable, "-m", "fastssl", "train", "digits", *words, "--out", str(out)]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
-        for line in child.stderr:
-            if line.startswith("step "):
-                break
+        Listener(child, child.stderr).line("step ")
         told = fastssl("train", "digits", *words, "--out", out, "--resume", code=2).stderr
         assert "another run is writing" in told
     finally:

@@ -24,39 +24,95 @@ grid: {algorithm: [fixmatch, flexmatch]%s}
 """
 SCREENS = [(390, 844), (1280, 900)]
 
+# Python imports `sitecustomize` at its start. With this one, once HOLD_COUNT cells have begun, a
+# cell makes the file HOLD.held before its fourth step, and waits until the file HOLD is gone.
+SITECUSTOMIZE = """
+import os
+import time
+from importlib.machinery import PathFinder
+from pathlib import Path
 
-def start(folder: Path) -> subprocess.Popen:
+real = PathFinder.find_spec
+file, count = Path(os.environ["HOLD"]), int(os.environ["HOLD_COUNT"])
+
+
+def hold(module):
+    take_step = module.take_step
+
+    def held(run, batch, step, progress):
+        begun = len(list(file.parent.glob("runs/*/metrics.jsonl")))
+        if step == 3 and begun >= count:
+            file.with_suffix(".held").touch()
+            while file.exists():
+                time.sleep(0.01)
+        return take_step(run, batch, step, progress)
+
+    module.take_step = held
+
+
+def find_spec(name, path=None, target=None):
+    spec = real(name, path, target)
+    if name == "fastssl.training":
+        execute = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (execute(module), hold(module))
+    return spec
+
+
+PathFinder.find_spec = find_spec
+"""
+
+
+def start(folder: Path, **more: str) -> subprocess.Popen:
     words = ["sweep", str(folder / "tiny.yaml"), "--out", str(folder / "runs"), "--jobs", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **more}
     line = [sys.executable, "-m", "fastssl", *words]
     return subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def kill_when(process: subprocess.Popen, number: int, begun) -> None:
-    """Kill a sweep in the middle of a cell, and no later."""
-    end = time.monotonic() + 300
-    while not begun() and process.poll() is None:
-        assert time.monotonic() < end, "no cell has begun"
-        time.sleep(0.02)
-    process.send_signal(number)
-    process.communicate(timeout=300)
+def start_and_kill(folder: Path, number: int, count: int) -> None:
+    """Start a sweep and kill it in the middle of a cell, once `count` cells have begun."""
+    hold, hook = folder / f"hold-{count}", folder / "hook"
+    hold.touch()
+    hook.mkdir(exist_ok=True)
+    (hook / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    process = start(folder, HOLD=str(hold), HOLD_COUNT=str(count), PYTHONPATH=str(hook))
+    try:
+        end = time.monotonic() + 300
+        while not hold.with_suffix(".held").exists():
+            assert process.poll() is None, f"no cell was held:\n{process.communicate()[1]}"
+            assert time.monotonic() < end, "no cell was held within 300 s"
+            time.sleep(0.02)
+        process.send_signal(number)
+        if number == signal.SIGKILL:
+            process.wait(300)  # only then are the cells, too, told to stop
+        hold.unlink()
+        told = process.communicate(timeout=300)[1]
+    finally:
+        process.kill()
+        hold.unlink(missing_ok=True)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), told
 
 
 def sweep_and_kill(folder: Path, steps: int, axes: str, kills: list[tuple[int, int]]) -> Path:
     """Train a grid, killed by each signal once so many cells have begun; return its folder."""
     (folder / "tiny.yaml").write_text(GRID % (steps, axes))
     runs = folder / "runs"
-
-    def some(count):
-        return lambda: len(list(runs.glob("*/metrics.jsonl"))) >= count
-
     for number, count in kills:
-        kill_when(start(folder), number, some(count))
+        start_and_kill(folder, number, count)
+        assert len(finished(runs)) < len(grid.read(folder / "tiny.yaml")[1])
     last = start(folder)
     told = last.communicate(timeout=600)[1]
     assert last.returncode == 0, told
-    assert len(list(runs.glob("*/summary.json"))) == len(grid.read(folder / "tiny.yaml")[1])
+    assert len(finished(runs)) == len(grid.read(folder / "tiny.yaml")[1])
+    logs = "".join(path.read_text() for path in (runs / "logs").iterdir())
+    assert logs.count("interrupted and saved") >= len(kills), logs
     return runs
+
+
+def finished(runs: Path) -> list[Path]:
+    """Return the folders of the runs that came to their end."""
+    found = runs.glob("*/summary.json")
+    return [p.parent for p in found if json.loads(p.read_text())["status"] == "finished"]
 
 
 def check_runs(runs: Path, steps: int, out: Path) -> None:

@@ -7,12 +7,13 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipelines import ring
 from pipelines.ring import Ring, StalledError
 from tests import runs
 from tests.faults import places
@@ -20,23 +21,60 @@ from tests.faults import places
 ROOT = Path(__file__).parents[2]
 
 
-def hang_at(batch: int, patience: float) -> None:
-    """Let the reader stop giving images, and the loader wait less long than it does."""
-    from pipelines import loader
+def at_read(batch: int, action: Callable[[], object]) -> None:
+    """Do something in the loader's thread before it reads its `batch`-th batch.
+
+    An evaluation reads in the main thread, at a time that the loader's reads do not depend on.
+    """
     from pipelines.readers.resident import ResidentReader
 
+    real = ResidentReader.read
+    seen = 0
+
+    def read(self: Any, indices: Any, out: Any) -> None:
+        nonlocal seen
+        if threading.current_thread() is not threading.main_thread():
+            seen += 1
+            if seen == batch:
+                action()
+        real(self, indices, out)
+
+    ResidentReader.read = read  # type: ignore[method-assign]
+
+
+def hang_at(batch: int, patience: float) -> None:
+    """Let the reader stop giving images; from then on the loader waits for `patience` seconds.
+
+    Before that it waits for as long as a batch takes. When the reader hangs, all batches before
+    are in the ring: each is there at once, or never comes.
+    """
+    from pipelines import loader
+
+    hung = threading.Event()
+
+    def hang() -> None:
+        hung.set()
+        threading.Event().wait()
+
+    real = Ring._wait
+
+    def wait(self: Any) -> Any:
+        while self._ready.empty() and not hung.wait(0.01):
+            pass
+        return real(self)
+
+    at_read(batch, hang)
+    Ring._wait = wait  # type: ignore[method-assign]
     loader.PATIENCE = patience
-    places.at_call(ResidentReader, "read", batch, threading.Event().wait)
 
 
 def fail_at(batch: int, error: BaseException) -> None:
     """Let the reader fail in its thread."""
-    from pipelines.readers.resident import ResidentReader
 
     def fail() -> None:
         raise error
 
-    places.at_call(ResidentReader, "read", batch, fail)
+    at_read(batch, fail)
 
 
 def test_a_hung_reader_is_told_of_and_the_run_goes_on_later(whole, tmp_path, tally):
@@ -45,7 +83,8 @@ def test_a_hung_reader_is_told_of_and_the_run_goes_on_later(whole, tmp_path, tal
         before = places.quiet(told, partial(hang_at, 6, 0.5))
         assert runs.train(out, before=before) == 5, told.read_text()
         text = told.read_text()
-        assert "ResidentReader gave no batch" in text and "Traceback" not in text
+        assert "ResidentReader gave no batch: nothing came for 0.5 s" in text
+        assert "Traceback" not in text
         assert runs.last(out)["trip"]["step"] == 3
         assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
         runs.assert_same_run(whole, out)
@@ -65,14 +104,40 @@ def test_a_data_thread_that_dies(error, code, whole, tmp_path, tally):
         runs.assert_same_run(whole, out)
 
 
-def cut_before(step: int, path: Path) -> None:
-    """Cut a file short before a step, when the loader has read ahead as far as it may."""
+def cut_after(step: int, path: Path, reader: str) -> None:
+    """Cut a file short after a step has begun, between two reads of the file.
 
-    def cut() -> None:
-        time.sleep(0.5)
-        os.truncate(path, 4096)
+    A reader looks at the size of its file and then reads; to cut the file between the two would
+    be SIGBUS. So it is cut in the reader's thread, just before a look, while no other one reads.
+    """
+    from pipelines.readers.stored import Stored
 
-    runs.before_step(step, cut)
+    begun, reading = threading.Event(), threading.RLock()
+    real = Stored.whole
+
+    def whole(self: Any, *shards: Any) -> None:
+        if begun.is_set() and path in self.files:
+            os.truncate(path, 4096)
+        real(self, *shards)
+
+    runs.before_step(step, begun.set)
+    Stored.whole = whole  # type: ignore[method-assign]
+    one_at_a_time(Stored, "get", reading)
+    if reader == "ffcv":  # two threads read: FFCV's decodes, the loader's compares checksums
+        from pipelines.readers.ffcv import Segment
+
+        one_at_a_time(Segment, "run_pipeline", reading)
+
+
+def one_at_a_time(owner: Any, name: str, lock: threading.RLock) -> None:
+    """Let no two threads be in functions that share a lock."""
+    real = getattr(owner, name)
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        with lock:
+            return real(*arguments, **named)
+
+    setattr(owner, name, called)
 
 
 def cut_while_loading(path: Path) -> None:
@@ -94,7 +159,7 @@ def test_a_file_that_is_cut_short_while_it_is_mapped(data, tmp_path, tally, read
     store, out, told = tmp_path / "digits", tmp_path / "run", tmp_path / "told"
     shutil.copytree(data / "digits", store)
     path = store / file
-    act = partial(cut_before, 4, path) if kept else partial(cut_while_loading, path)
+    act = partial(cut_after, 4, path, reader) if kept else partial(cut_while_loading, path)
     words = [f"store={store}", f"reader={reader}", "steps=24"]
     with tally("file cut short"):
         code = runs.train(out, *words, before=places.quiet(told, act))
@@ -111,25 +176,34 @@ def test_a_file_that_is_cut_short_while_it_is_mapped(data, tmp_path, tally, read
 
 
 def test_a_ring_gives_up_on_a_thread_that_hangs_and_leaves_it():
-    stuck = threading.Event()
+    hangs, stuck = threading.Event(), threading.Event()
 
     def produce(take):
         take()
         yield 0
+        hangs.set()
         stuck.wait()
-        yield 1
 
+    rescue = threading.Timer(60, stuck.set)  # else a ring that waits for its thread never ends
+    rescue.start()
     hung = Ring(produce, list, ahead=2, patience=0.05)
-    assert next(hung) == 0
-    with pytest.raises(StalledError, match=r"0\.05 s"):
-        next(hung)
-    hung.close()
-    stuck.set()
+    try:
+        assert hangs.wait(60)  # then the first item is there, however busy the machine is
+        assert next(hung) == 0
+        with pytest.raises(StalledError, match=r"0\.05 s"):
+            next(hung)
+        hung.close()
+        assert not stuck.is_set(), "the ring waited for its thread"
+        assert hung._thread.is_alive()
+    finally:
+        rescue.cancel()
+        stuck.set()
 
 
 def test_a_ring_notices_a_thread_that_is_gone(monkeypatch):
     monkeypatch.setattr(Ring, "_run", lambda self: None)
-    gone = Ring(lambda take: iter(()), list, ahead=1, patience=0.05 * ring.SLICES)
+    gone = Ring(lambda take: iter(()), list, ahead=1, patience=1)
+    gone._thread.join(60)
     with pytest.raises(StalledError, match="ended by itself"):
         next(gone)
 

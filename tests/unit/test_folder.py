@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
+from contextlib import suppress
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from fastssl.config_files import load
 from fastssl.errors import ConfigError, ResourceError
 from fastssl.folder import LOCK, RunFolder
 from fastssl.record import Record
-from fastssl.signals import Stop
+from fastssl.signals import SIGNALS, Stop
 
 
 def claimed(path):
@@ -138,7 +138,7 @@ def test_a_bug_is_not_taken_for_the_machine(error):
 
 HANGS = """
 import ctypes, os, signal, sys, threading, time
-from fastssl.signals import Stop
+from fastssl.signals import SIGNALS, Stop
 numbers = [getattr(signal, name) for name in sys.argv[1:]]
 def send():
     for number in numbers:
@@ -164,13 +164,24 @@ def test_a_second_signal_ends_even_a_library_that_hangs(names, code):
     assert done.stderr.count("a second signal stops at once") == 1
 
 
+def open_files():
+    """Return what the descriptors of this process stand for; every pipe has a name of its own."""
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # another thread has just closed it
+            found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return found
+
+
 def test_one_signal_sets_the_flag_and_everything_is_given_back():
-    before = signal.getsignal(signal.SIGTERM), threading.active_count(), os.listdir("/proc/self/fd")
+    before = [signal.getsignal(number) for number in SIGNALS]
     with Stop() as stop:
+        thread, pipe = stop._thread, os.readlink(f"/proc/self/fd/{stop._pipe}")
+        assert thread.is_alive() and pipe in open_files()  # the name of both ends
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signal == signal.SIGTERM
-    after = signal.getsignal(signal.SIGTERM), threading.active_count(), os.listdir("/proc/self/fd")
-    assert after == before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert not thread.is_alive() and pipe not in open_files()
 
 
 def test_a_finished_run_is_finished_whatever_became_of_its_checkpoints(trained, tmp_path):

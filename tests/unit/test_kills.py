@@ -1,11 +1,11 @@
 """A conversion that is killed or interrupted leaves no half store, and the next one succeeds."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +15,37 @@ from pipelines.convert.place import building
 from pipelines.errors import ConfigError, ResourceError
 from pipelines.store import open_store
 from pipelines.verify import verify
+from tests.listening import PATIENCE, Listener
 from tests.pictures import write_folder
 
-PROGRAM = """
+ROOT = Path(__file__).parents[2]
+
+# The command, held in the middle of its work: at the N-th call of a function it prints "held" and
+# waits for a signal. Arguments: OWNER NAME N, then those of the command.
+HELD = """
 import sys
-from pathlib import Path
-from fastssl.conversion import convert
-formats = tuple(sys.argv[3:]) or None  # None: those of this machine
-convert(sys.argv[1], Path(sys.argv[2]), size=64, formats=formats, workers=2, test_fraction=0.2)
+import threading
+from pkgutil import resolve_name
+from fastssl import cli
+from tests.faults import places
+
+def hold():
+    print("\\nheld", flush=True)
+    threading.Event().wait()
+
+owner, name, number = sys.argv[1:4]
+places.at_call(resolve_name(owner), name, int(number), hold)
+sys.argv[1:4] = []
+cli.main()
 """
+Moment = tuple[str, str, int]
+WRITES: list[Moment] = [("pipelines.convert.dali:TarWriter", "_write", n) for n in range(1, 70, 3)]
+MOMENTS: list[Moment] = [
+    *WRITES,
+    ("pipelines.convert.driver", "_judge", 1),  # all images are written, files are being sealed
+    ("pipelines.manifest", "render", 1),
+    ("os", "rename", 1),  # the store is complete, but not in its place
+]
 
 
 @pytest.fixture(scope="module")
@@ -31,83 +53,83 @@ def pets(tmp_path_factory) -> Path:
     return write_folder(tmp_path_factory.mktemp("kills") / "pets", 4, 150, size=(200, 160))
 
 
-def start(pets: Path, out: Path, *formats: str) -> subprocess.Popen:
-    command = [sys.executable, "-c", PROGRAM, str(pets), str(out), *formats]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+def words(pets: Path, out: Path, formats: str | None) -> list[str]:
+    """Return the arguments of a conversion; without formats it writes those of this machine."""
+    given = ["convert", str(pets), str(out), "--size", "64", "--workers", "2"]
+    return [*given, "--test-fraction", "0.2", *(["--format", formats] if formats else [])]
 
 
-def run(pets: Path, out: Path, *formats: str) -> None:
-    process = start(pets, out, *formats)
-    assert process.wait() == 0
-    assert verify(out).problems == []
-    assert sorted(path.name for path in out.parent.iterdir()) == [out.name]
+@contextmanager
+def held(
+    pets: Path, out: Path, moment: Moment, formats: str | None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a conversion and give its process when it is held at a moment of its writing."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HELD, *map(str, moment), *words(pets, out, formats)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=ROOT,
+        # A test that runs in the background ignores SIGINT, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        Listener(process, process.stdout).line("held")
+        assert (out.parent / ".out.partial" / "train-00000.tar").exists() and not out.exists()
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
-def wait_for(path: Path, process: subprocess.Popen) -> None:
-    """Wait until a file is there, or the process is gone."""
-    while not path.exists() and process.poll() is None:
-        time.sleep(0.002)
+def end(process: subprocess.Popen, number: int) -> str:
+    """Send a signal to a conversion; return what it printed since it was held."""
+    process.send_signal(number)
+    return process.communicate(timeout=PATIENCE)[0].decode()
 
 
-def kill_and_run_again(pets: Path, out: Path, cuts: int, longest: float, *formats: str) -> None:
-    """Kill conversions at random moments of their writing until some were cut; then finish one.
+def kill_and_run_again(pets: Path, out: Path, cuts: int, formats: str | None = None) -> None:
+    """Kill conversions at random moments of their writing; then finish one.
 
     Each begins upon what the one before it left.
     """
     random = np.random.default_rng(cuts)
-    done = 0
-    for _ in range(4 * cuts):
-        process = start(pets, out, *formats)
-        wait_for(out.parent / ".out.partial" / "train-00000.tar", process)
-        time.sleep(random.uniform(0, longest))
-        process.kill()
-        process.wait()
-        if out.exists():
-            assert verify(out).problems == []
-            shutil.rmtree(out)
-        else:
-            done += 1
-        if done == cuts:
-            return run(pets, out, *formats)
-    raise AssertionError(f"only {done} conversions were cut")
+    for place in random.choice(len(MOMENTS), cuts, replace=False):
+        with held(pets, out, MOMENTS[place], formats) as process:
+            end(process, signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+        assert not out.exists() and (out.parent / ".out.partial").exists()
+    command = [sys.executable, "-m", "fastssl", *words(pets, out, formats)]
+    subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE)
+    assert verify(out).problems == []
+    assert sorted(path.name for path in out.parent.iterdir()) == [out.name]
 
 
 def test_killed_at_random_moments(pets, tmp_path):
-    kill_and_run_again(pets, tmp_path / "out", 2, 0.2, "dali")
+    kill_and_run_again(pets, tmp_path / "out", 2, "dali")
 
 
 @pytest.mark.slow
 def test_killed_at_ten_random_moments(pets, tmp_path):
-    kill_and_run_again(pets, tmp_path / "out", 10, 0.6)
+    kill_and_run_again(pets, tmp_path / "out", 10)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted(number, pets, tmp_path):
-    out = tmp_path / "out"
-    command = ["convert", str(pets), str(out), "--format", "dali", "--size", "64", "--workers", "2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fastssl", *command],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        # A test that runs in the background ignores SIGINT, and its children would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    wait_for(tmp_path / ".out.partial" / "train-00000.tar", process)
-    process.send_signal(number)
-    _, told = process.communicate()
-    assert process.returncode == 128 + number
-    assert b"Traceback" not in told
+    with held(pets, tmp_path / "out", WRITES[5], "dali") as process:
+        message = end(process, number)
+    assert process.returncode == 128 + number, message
+    assert "Traceback" not in message
     assert list(tmp_path.iterdir()) == []
 
 
 def test_workers_do_not_outlive_a_killed_conversion(pets, tmp_path):
     import psutil
 
-    process = start(pets, tmp_path / "out", "dali")
-    wait_for(tmp_path / ".out.partial" / "train-00000.tar", process)
-    workers = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    process.wait()
+    with held(pets, tmp_path / "out", WRITES[5], "dali") as process:
+        workers = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()  # not for the end of its output: the workers have inherited that
     assert len(workers) == 2
     gone, alive = psutil.wait_procs(workers, timeout=60)
     assert len(gone) == 2 and not alive

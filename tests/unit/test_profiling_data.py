@@ -1,5 +1,5 @@
 import json
-import time
+from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 import pipelines
 from fastssl.errors import DataError
 from fastssl.profiling import photos, train
+from pipelines import loader as loader_module
 from pipelines.loader import Loader
 from tests.pictures import noise
 
@@ -49,17 +50,56 @@ def test_the_record_of_a_training():
     assert all(0 <= share <= 1 for share in record["data_wait"].values())
 
 
+class FakeClock:
+    """A clock on which a loader takes `batch` seconds for a batch and a training takes `step`.
+
+    The loader begins a batch when the one before it is done; the first begins when a stream of
+    batches is asked for. Whoever asks for a batch waits until it is done by this clock, however
+    the threads happen to run.
+    """
+
+    def __init__(self, batch, step):
+        self.now = 0.0
+        self.batch, self.step = batch, step
+        self.ready = deque()  # when the batches that were made and not yet taken are done
+
+    def install(self, monkeypatch):
+        real_produce, real_next = Loader._produce, Loader._next
+
+        def produce(loader, *given):
+            done = self.now
+            for made in real_produce(loader, *given):
+                done += self.batch
+                self.ready.append(done)
+                yield made
+
+        def wait(loader, ring):
+            made = real_next(loader, ring)
+            if made is not None:
+                self.now = max(self.now, self.ready.popleft())
+            return made
+
+        def take_step(*given):
+            self.now += self.step
+
+        monkeypatch.setattr(Loader, "_produce", produce)
+        monkeypatch.setattr(Loader, "_next", wait)
+        monkeypatch.setattr(train, "take_step", take_step)
+        for module in (train, loader_module):
+            monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
+
+
 def test_a_slow_loader_is_seen_to_be_slow(data, monkeypatch):
-    monkeypatch.setattr(train, "take_step", lambda *given: None)
-    made = Loader._make
-    monkeypatch.setattr(Loader, "_make", lambda *given: time.sleep(0.02) or made(*given))
+    clock = FakeClock(batch=0.02, step=0.001)
+    clock.install(monkeypatch)
     run = SimpleNamespace(device=SimpleNamespace(device=torch.device("cpu")))
     with pipelines.open_loader("digits", labels=40, batch=4, ratio=2) as loader:
         steps = train.Feeding(run, loader.iterate, 2, loader)
         for _ in range(3):
-            assert steps() > 0.015
-            time.sleep(0.1)  # what it could make meanwhile must not count
-    assert steps.share > 0.9 and steps.done == 6
+            assert steps() == pytest.approx(0.02)
+            clock.now += 0.1  # what it could make meanwhile must not count
+    assert steps.shares == pytest.approx([0.95] * 3)  # 0.019 of 0.02 seconds
+    assert steps.share == pytest.approx(0.95) and steps.done == 6
 
 
 def test_the_sentence_names_the_key_to_change():

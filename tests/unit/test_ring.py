@@ -1,7 +1,10 @@
+import queue
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from pipelines import ring as ring_module
 from pipelines.ring import Ring
 
 
@@ -39,19 +42,34 @@ def test_an_item_is_not_overwritten_before_the_one_after_the_next_is_asked_for()
         before = item
 
 
-def test_the_producer_waits_for_the_consumer():
-    reached = []
+def test_the_producer_waits_for_the_consumer(monkeypatch):
+    events = queue.SimpleQueue()  # of the producer's thread: the numbers it reaches, its waits
+
+    class Watched(queue.SimpleQueue):
+        def get(self, *arguments, **named):
+            if self.empty() and threading.current_thread() is not threading.main_thread():
+                events.put("waits")
+            return super().get(*arguments, **named)
 
     def produce(take):
         for number in range(100):
             take()
-            reached.append(number)
+            events.put(number)
             yield number
 
+    def following(count):
+        return [events.get(timeout=60) for _ in range(count)]
+
+    watched = SimpleNamespace(SimpleQueue=Watched, Empty=queue.Empty)
+    monkeypatch.setattr(ring_module, "queue", watched)
     ring = Ring(produce, list, ahead=2)
-    assert next(ring) == 0
+    # Four buffers: two items ahead, and two that the consumer may hold.
+    assert following(5) == [0, 1, 2, 3, "waits"]
+    assert [next(ring), next(ring)] == [0, 1]  # both are held: no buffer is free
+    assert next(ring) == 2
+    assert following(2) == [4, "waits"]
     ring.close()
-    assert len(reached) <= 4
+    assert events.empty()
 
 
 def test_an_error_is_raised_after_the_items_before_it():
@@ -70,8 +88,10 @@ def test_an_error_is_raised_after_the_items_before_it():
 
 def test_closing_ends_the_thread_and_the_producer():
     ended = threading.Event()
+    threads = []
 
     def produce(take):
+        threads.append(threading.current_thread())
         try:
             while True:
                 take()
@@ -79,9 +99,10 @@ def test_closing_ends_the_thread_and_the_producer():
         finally:
             ended.set()
 
-    before = threading.active_count()
     ring = Ring(produce, list, ahead=2)
     next(ring)
+    (thread,) = threads
+    assert thread.is_alive() and thread is not threading.main_thread()
     ring.close()
     ring.close()
-    assert ended.is_set() and threading.active_count() == before
+    assert ended.is_set() and not thread.is_alive()
