@@ -16,12 +16,12 @@ from fastssl.algorithms.base import Algorithm, Facts, Nets, State, Step
 from fastssl.assemble_data import find_store, make_data, view_recipes
 from fastssl.config_files import Loaded
 from fastssl.devices import Device
+from fastssl.distributed.collectives import Ranks, SingleRank
 from fastssl.ema import Ema
 from fastssl.errors import ConfigError
 from fastssl.folder import RunFolder
 from fastssl.guard import Guard
 from fastssl.quality import Quality
-from fastssl.ranks import Ranks, SingleRank
 from fastssl.scaler import Scaler
 from pipelines.loader import Loader, evaluation
 from pipelines.split import Split
@@ -110,7 +110,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 def assemble(loaded: Loaded, device: Device, ranks: Ranks | None = None) -> Run:
     """Build a run at step 0."""
-    from fastssl.distribute import wrap
+    from fastssl.distributed.process_group import wrap
 
     ranks = ranks or SingleRank()
     store = find_store(loaded)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fastssl.algorithms.base import State
-from fastssl.ranks import Ranks
+from fastssl.distributed.collectives import Ranks
 
 
 class Group:

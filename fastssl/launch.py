@@ -12,11 +12,12 @@ from typing import Any
 import torch
 import yaml
 
-from fastssl import board, checkpoint, compiling, devices, distribute, machine, plugins, step_memory
+from fastssl import board, checkpoint, compiling, devices, machine, plugins, step_memory
 from fastssl.assemble import Run, assemble
 from fastssl.assemble_data import find_store
 from fastssl.config_files import Loaded, flatten
 from fastssl.display import Display, start_lines
+from fastssl.distributed import process_group
 from fastssl.errors import ConfigError, DataError, ResourceError, UserError
 from fastssl.folder import RunFolder, cannot_write, write_json, write_whole
 from fastssl.record import Record, read_metrics
@@ -37,7 +38,7 @@ REHEARSED, PATIENCE = 10, 20.0  # steps, and seconds, of a dry run
 
 def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
     """Train a run to its end; return the exit code."""
-    with distribute.joined() as group:
+    with process_group.joined() as group:
         ranks = group.ranks
         device = devices.choose(loaded.config, group.local_rank, group.local_world)
         loaded = fixed(loaded, device)
@@ -69,7 +70,7 @@ def fixed(loaded: Loaded, device: devices.Device) -> Loaded:
 
 
 def start(
-    loaded: Loaded, folder: RunFolder, device: devices.Device, group: distribute.Group
+    loaded: Loaded, folder: RunFolder, device: devices.Device, group: process_group.Group
 ) -> int:
     """Begin or go on in a folder that is ours."""
     ranks = group.ranks

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fastssl.algorithms.base import StepOutput
-from fastssl.ranks import Ranks
+from fastssl.distributed.collectives import Ranks
 
 
 class Quality:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from fastssl.ranks import Ranks
+    from fastssl.distributed.collectives import Ranks
     from pipelines.batch import Batch
 
 State: TypeAlias = "dict[str, Tensor]"

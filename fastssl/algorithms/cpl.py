@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fastssl.algorithms.base import Facts, State
-    from fastssl.ranks import Ranks
+    from fastssl.distributed.collectives import Ranks
     from pipelines.batch import Batch
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fastssl.algorithms.base import Nets, State
-    from fastssl.ranks import Ranks
+    from fastssl.distributed.collectives import Ranks
     from pipelines.batch import Batch
 
 

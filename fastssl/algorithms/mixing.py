@@ -11,7 +11,7 @@ from fastssl.algorithms.parts import forward, frozen_statistics
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fastssl.ranks import Ranks
+    from fastssl.distributed.collectives import Ranks
 
 
 class Mixed(NamedTuple):

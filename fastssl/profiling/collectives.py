@@ -49,8 +49,8 @@ def count(
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from fastssl.algorithms import ALGORITHMS
+    from fastssl.distributed.collectives import TorchRanks
     from fastssl.profiling.parts import make_batch, make_run
-    from fastssl.ranks import TorchRanks
     from fastssl.training import take_step
 
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fastssl.algorithms import Facts, State, cpl
 from fastssl.devices import choose_device
+from fastssl.distributed.collectives import SingleRank
 from fastssl.errors import ConfigError
 from fastssl.profiling.measure import Measured, environment, interleave
-from fastssl.ranks import SingleRank
 from pipelines.batch import Batch
 
 

@@ -13,11 +13,11 @@ from fastssl import devices, models, optim
 from fastssl.algorithms.base import Facts
 from fastssl.assemble import Run
 from fastssl.config_files import load
-from fastssl.distribute import wrap
+from fastssl.distributed.collectives import Ranks, SingleRank
+from fastssl.distributed.process_group import wrap
 from fastssl.ema import Ema
 from fastssl.guard import Guard
 from fastssl.quality import Quality
-from fastssl.ranks import Ranks, SingleRank
 from fastssl.scaler import Scaler
 from pipelines.batch import Batch
 from pipelines.split import Split

@@ -21,7 +21,7 @@ from fastssl.errors import ConfigError, ResourceError
 from fastssl.profiling.measure import Measured, environment
 
 if TYPE_CHECKING:
-    from fastssl.ranks import Ranks
+    from fastssl.distributed.collectives import Ranks
 
 ALONE, APART, TOGETHER = "alone", "apart", "together"
 IMAGES = 5000  # that a curriculum marks
@@ -141,7 +141,7 @@ def main(asked: Options) -> None:
     import torch
 
     from fastssl import host_memory
-    from fastssl.distribute import joined
+    from fastssl.distributed.process_group import joined
 
     torch.set_num_threads(1)
     host_memory.keep()  # as in a training

@@ -14,7 +14,7 @@ from torch import nn
 import fastssl.algorithms
 from fastssl import listing, models
 from fastssl.algorithms import ALGORITHMS, Nets, vat
-from fastssl.ranks import SingleRank
+from fastssl.distributed.collectives import SingleRank
 from pipelines.batch import Batch
 from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.steps import (

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fastssl.algorithms import ALGORITHMS, Nets, vat
-from fastssl.ranks import SingleRank
+from fastssl.distributed.collectives import SingleRank
 from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.rules.test_algorithms import cuda_network, make_cuda_batch
 from tests.steps import CLASSES, facts

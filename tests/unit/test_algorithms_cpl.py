@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fastssl.algorithms import Facts, cpl
-from fastssl.ranks import SingleRank
+from fastssl.distributed.collectives import SingleRank
 from pipelines.batch import Batch
 
 MAPPINGS = {

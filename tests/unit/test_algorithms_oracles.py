@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastssl.algorithms import ALGORITHMS
-from fastssl.ranks import SingleRank
+from fastssl.distributed.collectives import SingleRank
 from tests.steps import facts, gradients, make_batch, make_nets
 from tests.unit import oracles
 

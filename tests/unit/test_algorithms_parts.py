@@ -8,7 +8,7 @@ from torch import nn
 
 from fastssl.algorithms import ALGORITHMS, mixing, parts
 from fastssl.algorithms.uda import annealed_loss
-from fastssl.ranks import SingleRank
+from fastssl.distributed.collectives import SingleRank
 from tests.steps import CLASSES, TinyNet, facts, make_batch, tiny_nets
 
 

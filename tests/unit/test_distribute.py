@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from fastssl import batchnorm
 from fastssl.assemble_data import make_data
 from fastssl.config_files import load
-from fastssl.distribute import difference, join
+from fastssl.distributed import sync_batchnorm
+from fastssl.distributed.collectives import SingleRank, TorchRanks
+from fastssl.distributed.process_group import difference, join
 from fastssl.errors import ConfigError, DataError, ResourceError
-from fastssl.ranks import SingleRank, TorchRanks
 from tests import ranked, runs
 from tests.small_stores import make_store
 
@@ -263,7 +263,7 @@ def same_batchnorm(rank):
     whole, part = (nn.Sequential(plain.__class__(5, momentum=0.3).double()) for _ in range(2))
     for model in (whole, part):
         model[0].load_state_dict(plain.state_dict())
-    batchnorm.convert(part)
+    sync_batchnorm.convert(part)
     x = images.clone().requires_grad_()
     mine = images[4 * rank : 4 * rank + 4].clone().requires_grad_()
     (whole(x) * weights).sum().backward()

@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastssl import devices, training
 from fastssl.assemble import assemble
 from fastssl.config_files import load
+from fastssl.distributed.collectives import SingleRank
 from fastssl.errors import DivergedError
 from fastssl.guard import Guard
 from fastssl.models import build
-from fastssl.ranks import SingleRank
 from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.runs import TINY, assert_same
 

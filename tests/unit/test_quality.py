@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fastssl.algorithms.base import StepOutput
+from fastssl.distributed.collectives import SingleRank
 from fastssl.quality import Quality
-from fastssl.ranks import SingleRank
 from tests.fake_cuda import fake_cuda, no_host_wait
 
 CLASSES = 4

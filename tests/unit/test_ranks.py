@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fastssl.algorithms import ALGORITHMS, Nets
-from fastssl.distribute import joined
-from fastssl.ranks import SingleRank
+from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.process_group import joined
 from tests import ranked
 from tests.steps import facts, gradients, make_batch, make_nets, tiny_nets
 
@@ -82,7 +82,7 @@ def rank_main(rank, folder):
 def compute(rank, ranks):
     from torch.nn.parallel import DistributedDataParallel
 
-    from fastssl.batchnorm import convert
+    from fastssl.distributed.sync_batchnorm import convert
 
     told = {}
     for name in CASES:

@@ -10,8 +10,8 @@ from fastssl import devices, launch, step_memory
 from fastssl.algorithms import ALGORITHMS
 from fastssl.assemble import assemble
 from fastssl.config_files import load
+from fastssl.distributed.collectives import SingleRank
 from fastssl.errors import ResourceError
-from fastssl.ranks import SingleRank
 from fastssl.training import take_step
 from tests import runs, steps
 

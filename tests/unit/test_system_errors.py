@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastssl import cli, contact_sheet, labeling
-from fastssl.distribute import join
+from fastssl.distributed.process_group import join
 from fastssl.errors import DataError, ResourceError
 from fastssl.folder import RunFolder, writing_whole
 from fastssl.predicting import Predictor

@@ -12,10 +12,10 @@ import torch
 from fastssl import devices, launch, summary
 from fastssl.config_files import load
 from fastssl.display import Display
+from fastssl.distributed.collectives import SingleRank
 from fastssl.errors import ConfigError, DataError
 from fastssl.folder import RunFolder
 from fastssl.guard import Guard
-from fastssl.ranks import SingleRank
 from fastssl.signals import Stop
 from fastssl.training import Training
 from fastssl.trip import Trip

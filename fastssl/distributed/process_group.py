@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from fastssl.distributed.collectives import Ranks, SingleRank, TorchRanks
 from fastssl.errors import ConfigError, ResourceError, UserError
 from fastssl.folder import refused
-from fastssl.ranks import Ranks, SingleRank, TorchRanks
 
 TIMEOUT = timedelta(minutes=10)  # a rank that hears nothing for so long gives up
 FAILURE = "fastssl/failure"  # key under which the rank that fails first tells why
@@ -220,7 +220,7 @@ def wrap(model: nn.Module, device: torch.device, ranks: Ranks) -> tuple[nn.Modul
     if device.type == "cuda":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     else:
-        from fastssl.batchnorm import convert
+        from fastssl.distributed.sync_batchnorm import convert
 
         model = convert(model)
     # A kernel of 1x1 lies the same in memory by either layout; DDP warns of it all the same.
