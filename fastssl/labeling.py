@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastssl.algorithms import cpl
+from fastssl.algorithms.common import cpl
 from fastssl.assemble_data import make_data
 from fastssl.errors import ConfigError, DataError
 from fastssl.predicting import Predictor

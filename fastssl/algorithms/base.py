@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.distributed.collectives import Ranks as Ranks
+    from pipelines.batch import Batch as Batch
 
 State: TypeAlias = "dict[str, Tensor]"
 """What an algorithm remembers: updated in place, saved in the checkpoint as it is."""

@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from fastssl.algorithms import cpl
 from fastssl.algorithms.base import StepOutput, algorithm
-from fastssl.algorithms.parts import Forward, hard_loss, losses, three_logits
+from fastssl.algorithms.common import cpl
+from fastssl.algorithms.common.losses import Forward, hard_loss, losses, three_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Nets, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class FlexMatchSettings(cpl.CurriculumSettings):

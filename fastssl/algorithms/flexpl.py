@@ -12,17 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastssl.algorithms import cpl
 from fastssl.algorithms.base import StepOutput, algorithm
-from fastssl.algorithms.parts import forward, frozen_statistics, hard_loss, losses, ramp
+from fastssl.algorithms.common import cpl
+from fastssl.algorithms.common.losses import forward, frozen_statistics, hard_loss, losses, ramp
 from fastssl.algorithms.pseudolabel import PseudoLabelSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Nets, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class FlexPLSettings(cpl.CurriculumSettings, PseudoLabelSettings):

@@ -20,14 +20,19 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import Forward, hard_loss, losses, normalized, shares, three_logits
+from fastssl.algorithms.common.losses import (
+    Forward,
+    hard_loss,
+    losses,
+    normalized,
+    shares,
+    three_logits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Facts, Nets, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.algorithms.base import Batch, Facts, Nets, Ranks, State
 
 
 class FreeSettings(Settings):
@@ -89,12 +94,10 @@ def step(
         thresholds = overall * predicted / predicted.max()
         trusted = (confidence >= thresholds[guess]).to(strong.dtype)
     unlabeled_loss = hard_loss(strong, guess, trusted)  # mean over all U images
-
     fairness = (normalized(predicted, guessed) * balance(strong, trusted, ranks)).sum()
+    loss = labeled_loss + config.unlabeled_weight * unlabeled_loss
     return StepOutput(
-        loss=labeled_loss
-        + config.unlabeled_weight * unlabeled_loss
-        + config.fairness_weight * fairness,
+        loss=loss + config.fairness_weight * fairness,
         metrics={
             **losses(labeled=labeled_loss, unlabeled=unlabeled_loss, fairness=fairness),
             "trusted": trusted.mean(),

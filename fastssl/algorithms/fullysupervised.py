@@ -14,9 +14,7 @@ from fastssl.algorithms.base import Settings, StepOutput, algorithm
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Nets, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class FullySupervisedSettings(Settings):

@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.mixing import forward_chunks, mix, shared_mean
-from fastssl.algorithms.parts import forward, frozen_statistics, losses, ramp, sharpen
+from fastssl.algorithms.common.losses import forward, frozen_statistics, losses, ramp, sharpen
+from fastssl.algorithms.common.mixup import forward_chunks, mix, shared_mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Nets, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class MixMatchSettings(Settings):

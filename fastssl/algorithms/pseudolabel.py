@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import forward, frozen_statistics, hard_loss, losses, ramp
+from fastssl.algorithms.common.losses import forward, frozen_statistics, hard_loss, losses, ramp
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Nets, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class PseudoLabelSettings(Settings):

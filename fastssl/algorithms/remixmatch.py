@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from fastssl.algorithms import parts, random
 from fastssl.algorithms.base import StepOutput, algorithm
-from fastssl.algorithms.mixing import forward_chunks, mix, rotate, shared_mean
+from fastssl.algorithms.common import losses, rng
+from fastssl.algorithms.common.mixup import forward_chunks, mix, rotate, shared_mean
 from fastssl.algorithms.mixmatch import MixMatchSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Facts, Nets, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.algorithms.base import Batch, Facts, Nets, Ranks, State
 
 
 class ReMixSettings(MixMatchSettings):
@@ -75,8 +73,8 @@ def step(
     import torch.nn.functional as F
 
     weak, strong, other = batch.views["weak"], batch.views["strong"], batch.views["other"]
-    with torch.no_grad(), parts.frozen_statistics(nets.student):
-        guesses = guess(parts.forward(nets.student, weak)[0], state, config, ranks)
+    with torch.no_grad(), losses.frozen_statistics(nets.student):
+        guesses = guess(losses.forward(nets.student, weak)[0], state, config, ranks)
         labels = F.one_hot(batch.labels, guesses.shape[1]).to(guesses.dtype)
         mixed = mix(
             [batch.images, strong, other, weak],
@@ -86,22 +84,22 @@ def step(
             alpha=config.alpha,
             per_sample=config.per_sample,
         )
-        turns = random.choice(batch.key, 100, len(weak), 4, offset=ranks.rank * len(weak))
+        turns = rng.choice(batch.key, 100, len(weak), 4, offset=ranks.rank * len(weak))
     logits = forward_chunks(nets.student, mixed.images)
-    with parts.frozen_statistics(nets.student):
-        (anchored,) = parts.forward(nets.student, strong)
-        rotated = parts.full(nets.student(rotate(strong, turns), heads=True)["rotation"])
+    with losses.frozen_statistics(nets.student):
+        (anchored,) = losses.forward(nets.student, strong)
+        rotated = losses.full(nets.student(rotate(strong, turns), heads=True)["rotation"])
     entropies = -(mixed.targets * logits.log_softmax(dim=1)).sum(dim=1)
     labeled_loss = shared_mean(entropies, mixed.labeled, len(batch.images))
     mixed_loss = shared_mean(entropies, 1 - mixed.labeled, 3 * len(weak))
-    strong_loss = parts.soft_loss(anchored, guesses)
+    strong_loss = losses.soft_loss(anchored, guesses)
     rotation_loss = F.cross_entropy(rotated, turns)
     risen = config.unlabeled_weight * mixed_loss + config.strong_weight * strong_loss
     return StepOutput(
         loss=labeled_loss
-        + parts.ramp(progress, config.ramp) * risen
+        + losses.ramp(progress, config.ramp) * risen
         + config.rotation_weight * rotation_loss,
-        metrics=parts.losses(
+        metrics=losses.losses(
             labeled=labeled_loss, unlabeled=mixed_loss, strong=strong_loss, rotation=rotation_loss
         ),
         guess=guesses.argmax(dim=1),
@@ -112,5 +110,5 @@ def step(
 def guess(logits: Tensor, state: State, config: ReMixSettings, ranks: Ranks) -> Tensor:
     """Align predictions to the labelled class shares, then sharpen them."""
     answer = logits.softmax(dim=1)
-    predicted = parts.average(state["predicted"], ranks.mean(answer.mean(dim=0)), config.decay)
-    return parts.sharpen(parts.align(answer, predicted, state["wanted"]), config.temperature)
+    predicted = losses.average(state["predicted"], ranks.mean(answer.mean(dim=0)), config.decay)
+    return losses.sharpen(losses.align(answer, predicted, state["wanted"]), config.temperature)

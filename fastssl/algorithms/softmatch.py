@@ -19,17 +19,22 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import Forward, align, average, hard_loss, losses, three_logits
+from fastssl.algorithms.common.losses import (
+    Forward,
+    align,
+    average,
+    hard_loss,
+    losses,
+    three_logits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Facts, Nets, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.algorithms.base import Batch, Facts, Nets, Ranks, State
 
 
-class SoftMatchSettings(Settings):
+class SoftSettings(Settings):
     """Settings of SoftMatch."""
 
     unlabeled_weight: float = Field(1.0, ge=0)
@@ -48,7 +53,7 @@ class SoftMatchSettings(Settings):
     """`split` runs weak views in a pass without gradient: cheaper, not the same numbers."""
 
 
-def init_state(config: SoftMatchSettings, facts: Facts) -> State:
+def init_state(config: SoftSettings, facts: Facts) -> State:
     """Confidence starts with mean 1/C and variance 1; predictions are not yet known."""
     import torch
 
@@ -63,18 +68,13 @@ def init_state(config: SoftMatchSettings, facts: Facts) -> State:
 @algorithm(
     "softmatch",
     views={"weak": "weak", "strong": "strong"},
-    config=SoftMatchSettings,
+    config=SoftSettings,
     forwards="1: labelled, weak and strong together",
     init_state=init_state,
     ratio=7,
 )
 def step(
-    nets: Nets,
-    batch: Batch,
-    state: State,
-    config: SoftMatchSettings,
-    progress: Tensor,
-    ranks: Ranks,
+    nets: Nets, batch: Batch, state: State, config: SoftSettings, progress: Tensor, ranks: Ranks
 ) -> StepOutput:
     """One step of SoftMatch."""
     import torch
@@ -101,7 +101,7 @@ def step(
     )
 
 
-def weights(confidence: Tensor, state: State, config: SoftMatchSettings, ranks: Ranks) -> Tensor:
+def weights(confidence: Tensor, state: State, config: SoftSettings, ranks: Ranks) -> Tensor:
     """Move the averages by this batch, then weigh each image by its confidence [U]."""
     import torch
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import forward
+from fastssl.algorithms.common.losses import forward
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Nets, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class SupervisedSettings(Settings):

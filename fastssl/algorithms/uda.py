@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import Forward, hard_loss, losses, soft_loss, three_logits
+from fastssl.algorithms.common.losses import Forward, hard_loss, losses, soft_loss, three_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Nets, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 Annealing = Literal["none", "linear", "log", "exp"]
 

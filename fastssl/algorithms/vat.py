@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from fastssl.algorithms import random
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.parts import (
+from fastssl.algorithms.common import rng
+from fastssl.algorithms.common.losses import (
     bare,
     forward,
     frozen_statistics,
@@ -34,9 +34,7 @@ from fastssl.algorithms.parts import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fastssl.algorithms.base import Nets, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class VATSettings(Settings):
@@ -97,7 +95,7 @@ def adversarial(
     import torch
 
     count = images.numel()
-    noise = random.normal(key, 0, count, offset=ranks.rank * count)
+    noise = rng.normal(key, 0, count, offset=ranks.rank * count)
     direction = unit(noise.view(images.shape).to(images, memory_format=torch.channels_last))
     half = torch.is_autocast_enabled(images.device.type)
     with torch.autocast(images.device.type, enabled=False), torch.enable_grad():

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastssl.algorithms import Facts, State, cpl
+from fastssl.algorithms import Facts, State
+from fastssl.algorithms.common import cpl
 from fastssl.devices import choose_device
 from fastssl.distributed.collectives import SingleRank
 from fastssl.errors import ConfigError

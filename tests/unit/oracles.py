@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fastssl.algorithms import random
+from fastssl.algorithms.common import rng
 from pipelines.batch import Batch
 
 Memory = dict[str, Any]
@@ -189,7 +189,7 @@ def vat(net, teacher, batch, memory, config, t):
     def divergence(z: Tensor) -> Tensor:
         return (target * (torch.log(target) - torch.log(p(z)))).sum(1).mean()
 
-    drawn = random.normal(batch.key, 0, images.numel()).to(images.dtype)
+    drawn = rng.normal(batch.key, 0, images.numel()).to(images.dtype)
     d = drawn.reshape(images.shape)
     for _ in range(config.iterations):
         d = torch.stack([config.probe * row / row.norm() for row in d]).requires_grad_()
@@ -210,8 +210,8 @@ def sharper(q: Tensor, temperature: float) -> Tensor:
 def mixed_logits(net, x, y, batch, config):
     """Mix, interleave, run chunk by chunk, and put the logits back in order."""
     n, b = len(x), len(batch.images)
-    order = random.permutation(batch.key, 0, n)
-    drawn = random.beta(batch.key, 1, n if config.per_sample else 1, config.alpha).to(y.dtype)
+    order = rng.permutation(batch.key, 0, n)
+    drawn = rng.beta(batch.key, 1, n if config.per_sample else 1, config.alpha).to(y.dtype)
     weights = [max(float(v), 1 - float(v)) for v in drawn.expand(n)]
     mixed_x = torch.stack([a * x[i] + (1 - a) * x[order[i]] for i, a in enumerate(weights)])
     mixed_y = torch.stack([a * y[i] + (1 - a) * y[order[i]] for i, a in enumerate(weights)])
@@ -259,7 +259,7 @@ def remixmatch(net, teacher, batch, memory, config, t):
     y = torch.cat([one_hot(batch.labels, q), q, q, q])
     logits, y = mixed_logits(net, x, y, batch, config)
     b = len(batch.images)
-    turns = random.choice(batch.key, 100, len(weak), 4)
+    turns = rng.choice(batch.key, 100, len(weak), 4)
     turned = torch.stack(
         [torch.rot90(s, int(k), (1, 2)) for s, k in zip(strong, turns, strict=True)]
     )

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 import torch
 
-from fastssl.algorithms import Facts, cpl
+from fastssl.algorithms import Facts
+from fastssl.algorithms.common import cpl
 from fastssl.distributed.collectives import SingleRank
 from pipelines.batch import Batch
 

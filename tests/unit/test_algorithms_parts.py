@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastssl.algorithms import ALGORITHMS, mixing, parts
+from fastssl.algorithms import ALGORITHMS
+from fastssl.algorithms.common import losses, mixup
 from fastssl.algorithms.uda import annealed_loss
 from fastssl.distributed.collectives import SingleRank
 from tests.steps import CLASSES, TinyNet, facts, make_batch, tiny_nets
@@ -16,7 +17,7 @@ def test_statistics_stay_where_and_as_they_are():
     net = TinyNet()
     kept = {name: (b.data_ptr(), b.clone()) for name, b in net.named_buffers()}
     x = torch.randn(8, 3, 4, 4) * 3 + 2
-    with parts.frozen_statistics(net):
+    with losses.frozen_statistics(net):
         inside = net(x)
     for name, buffer in net.named_buffers():
         address, value = kept[name]
@@ -29,7 +30,7 @@ def test_modes_come_back_even_after_an_error():
     norms = nn.ModuleList([nn.BatchNorm1d(2), nn.BatchNorm2d(2), nn.SyncBatchNorm(2)])
     norms[0].eval()
     norms[1].track_running_stats = False
-    with pytest.raises(ZeroDivisionError), parts.frozen_statistics(norms):
+    with pytest.raises(ZeroDivisionError), losses.frozen_statistics(norms):
         assert all(n.training and not n.track_running_stats for n in norms)
         raise ZeroDivisionError
     assert [(n.training, n.track_running_stats) for n in norms] == [
@@ -42,7 +43,7 @@ def test_modes_come_back_even_after_an_error():
 def test_a_split_pass_keeps_no_graph_of_the_weak_views():
     batch = make_batch(ALGORITHMS["fixmatch"])
     for way, weak_has_graph in (("together", True), ("split", False)):
-        logits = parts.three_logits(tiny_nets(), batch, way)
+        logits = losses.three_logits(tiny_nets(), batch, way)
         assert [z.requires_grad for z in logits] == [True, weak_has_graph, True]
 
 
@@ -50,7 +51,7 @@ def test_logits_leave_half_precision_where_they_leave_the_network():
     net, x = TinyNet(), torch.randn(4, 3, 4, 4)
     with torch.autocast("cpu", torch.bfloat16):
         assert net(x).dtype == torch.bfloat16
-        logits = (*parts.forward(net, x), *parts.forward(net, x, x))
+        logits = (*losses.forward(net, x), *losses.forward(net, x, x))
     assert {z.dtype for z in logits} == {torch.float32}
 
 
@@ -77,17 +78,17 @@ def test_a_guess_just_at_the_threshold_counts(name):
 
 def test_interleaving_twice_is_nothing_and_the_first_chunk_sees_all():
     chunks = [torch.arange(7) + 100 * i for i in range(3)]
-    mixed = mixing.interleave(chunks)
+    mixed = mixup.interleave(chunks)
     assert mixed[0].tolist() == [0, 1, 102, 103, 204, 205, 206]
     assert mixed[1].tolist() == [100, 101, 2, 3, 104, 105, 106]
-    again = mixing.interleave(mixed)
+    again = mixup.interleave(mixed)
     assert all(torch.equal(a, b) for a, b in zip(again, chunks, strict=True))
 
 
 def test_rotation_turns_each_image_by_its_own_quarters():
     images = torch.randn(5, 3, 4, 4)
     turns = torch.tensor([0, 1, 2, 3, 1])
-    rotated = mixing.rotate(images, turns)
+    rotated = mixup.rotate(images, turns)
     for image, turn, got in zip(images, turns, rotated, strict=True):
         assert torch.equal(got, torch.rot90(image, int(turn), (1, 2)))
 
@@ -96,7 +97,7 @@ def test_a_mix_keeps_more_of_the_image_than_of_the_other():
     images = [torch.eye(12)[i : i + 4].reshape(4, 3, 2, 2) for i in (0, 4, 8)]
     targets = [torch.eye(12)[i : i + 4] for i in (0, 4, 8)]
     key = torch.tensor([3, 4])
-    mixed = mixing.mix(images, targets, key, SingleRank(), alpha=0.75, per_sample=True)
+    mixed = mixup.mix(images, targets, key, SingleRank(), alpha=0.75, per_sample=True)
     flat = torch.cat(mixed.images).reshape(12, 12)
     torch.testing.assert_close(flat, mixed.targets)  # images and labels are mixed alike
     torch.testing.assert_close(flat.sum(1), torch.ones(12))
@@ -110,22 +111,22 @@ def test_numbers_known_on_paper():
     half = torch.tensor([[0.5, 0.5]])
     zero = torch.zeros(1, 2)
     log2 = torch.tensor(2.0).log()
-    torch.testing.assert_close(parts.soft_loss(zero, half), log2)
-    torch.testing.assert_close(parts.hard_loss(zero, torch.tensor([0]), torch.ones(1)), log2)
-    sharp = parts.sharpen(torch.tensor([[0.75, 0.25]]), 0.5)
+    torch.testing.assert_close(losses.soft_loss(zero, half), log2)
+    torch.testing.assert_close(losses.hard_loss(zero, torch.tensor([0]), torch.ones(1)), log2)
+    sharp = losses.sharpen(torch.tensor([[0.75, 0.25]]), 0.5)
     torch.testing.assert_close(sharp, torch.tensor([[0.9, 0.1]]))
-    square = parts.square_loss(zero, torch.tensor([[1.0, 0.0]]))
+    square = losses.square_loss(zero, torch.tensor([[1.0, 0.0]]))
     torch.testing.assert_close(square, torch.tensor(0.25))
-    ramps = [parts.ramp(torch.tensor(t), 0.4).item() for t in (0.0, 0.1, 0.4, 1.0)]
+    ramps = [losses.ramp(torch.tensor(t), 0.4).item() for t in (0.0, 0.1, 0.4, 1.0)]
     assert ramps == pytest.approx([0, 0.25, 1, 1])
-    assert parts.ramp(torch.tensor(0.0), 0).item() == 1
+    assert losses.ramp(torch.tensor(0.0), 0).item() == 1
 
 
 def test_an_average_starts_with_its_first_value():
     memory = torch.zeros(2)
-    parts.average(memory, torch.tensor([0.2, 0.8]), 0.9)
+    losses.average(memory, torch.tensor([0.2, 0.8]), 0.9)
     assert memory.tolist() == pytest.approx([0.2, 0.8])
-    parts.average(memory, torch.tensor([1.0, 0.0]), 0.9)
+    losses.average(memory, torch.tensor([1.0, 0.0]), 0.9)
     assert memory.tolist() == pytest.approx([0.28, 0.72])
 
 

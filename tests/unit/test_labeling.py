@@ -10,7 +10,7 @@ from PIL import Image
 
 import fastssl
 from fastssl import contact_sheet, labeling
-from fastssl.algorithms import cpl
+from fastssl.algorithms.common import cpl
 from fastssl.errors import ConfigError, DataError
 from fastssl.predicting import Predictor
 from pipelines.store import Store, open_store

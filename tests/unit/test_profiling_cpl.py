@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastssl.algorithms import cpl
+from fastssl.algorithms.common import cpl
 from fastssl.errors import ConfigError
 from fastssl.profiling import cpl as profile
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pydantic import Field
 
 from fastssl.algorithms.base import Settings
-from fastssl.algorithms.parts import average
+from fastssl.algorithms.common.losses import average
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastssl.algorithms import random
-from fastssl.algorithms.parts import forward, frozen_statistics
+from fastssl.algorithms.common import rng
+from fastssl.algorithms.common.losses import forward, frozen_statistics
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -44,8 +44,8 @@ def mix(
     pictures = _everyone(torch.cat(images), sizes, ranks)
     wanted = _everyone(torch.cat(targets), sizes, ranks)
     count = len(pictures)
-    other = random.permutation(key, 0, count)
-    drawn = random.beta(key, 1, count if per_sample else 1, alpha).to(wanted.dtype)
+    other = rng.permutation(key, 0, count)
+    drawn = rng.beta(key, 1, count if per_sample else 1, alpha).to(wanted.dtype)
     weight = drawn.maximum(1 - drawn)[:, None]  # [n or 1, 1]
     across = weight[:, :, None, None].to(pictures.dtype)
     pictures = across * pictures + (1 - across) * pictures[other]
