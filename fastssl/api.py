@@ -40,7 +40,7 @@ def train(
     >>> summary["steps"], summary["run"], 0 <= summary["best_error"] <= 100
     (2, 'runs/b', True)
     """
-    from fastssl.config_files import load as load_config
+    from fastssl.config.resolve import load as load_config
     from fastssl.launch import default_folder
     from fastssl.launch import train as launch
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fastssl import checkpoint, models, optim
 from fastssl.algorithms.base import Algorithm, Facts, Nets, State, Step
 from fastssl.assemble_data import find_store, make_data, view_recipes
-from fastssl.config_files import Loaded
+from fastssl.config.resolve import Loaded
 from fastssl.devices import Device
 from fastssl.distributed.collectives import Ranks, SingleRank
 from fastssl.ema import Ema

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastssl import plugins
-from fastssl.config_files import Loaded
+from fastssl.config.resolve import Loaded
 from fastssl.errors import ConfigError
 from pipelines.datasets import DATASETS
 from pipelines.order import Order

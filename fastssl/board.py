@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fastssl.config_files import Loaded, flatten
+from fastssl.config.resolve import Loaded, flatten
 from fastssl.evaluation import confusion
 from fastssl.record import Record
 

@@ -55,7 +55,7 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Try it, write nothing.")] = False,
 ) -> None:
     """Train a model."""
-    from fastssl.config_files import load
+    from fastssl.config.resolve import load
 
     loaded = load(config, words)
     from fastssl.launch import train as launch
@@ -99,7 +99,7 @@ def config(
         return
     if config is None:
         raise ConfigError("no configuration is named", "fastssl config digits")
-    from fastssl.config_files import load
+    from fastssl.config.resolve import load
     from fastssl.listing import configuration
     from fastssl.tables import show
 
@@ -186,7 +186,7 @@ def views(
     out: Annotated[Path, typer.Option(help="Picture to write.")] = Path("views.png"),
 ) -> None:
     """Draw the weak and strong views of some images."""
-    from fastssl.config_files import load
+    from fastssl.config.resolve import load
     from fastssl.view_sheet import write_sheet
 
     print(write_sheet(load(config, words), out))

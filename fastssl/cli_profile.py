@@ -96,7 +96,7 @@ def measure(
 def subject_module(subject: str) -> Any:
     """Import the module that measures a subject."""
     if subject not in SUBJECTS:
-        from fastssl.config_problems import nearest
+        from fastssl.config.messages import nearest
 
         raise ConfigError(
             f"there is nothing to profile named {subject!r}{nearest(subject, list(SUBJECTS))}",

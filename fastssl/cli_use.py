@@ -148,7 +148,7 @@ def export(
 
 def migrate(file: Path) -> None:
     """Print a YAML of TorchSSL or USB as ours; what was not carried over goes to stderr."""
-    from fastssl.migration import migrate as work
+    from fastssl.config.migration import migrate as work
 
     done = work(file)
     print(done.text(), end="")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fastssl import host_memory
-from fastssl.config import RunConfig
+from fastssl.config.schema import RunConfig
 from fastssl.errors import ConfigError, ResourceError
 
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastssl.config_files import FOLDER, Loaded, find, load, read_yaml
-from fastssl.config_problems import nearest
+from fastssl.config.messages import nearest
+from fastssl.config.resolve import FOLDER, Loaded, find, load, read_yaml
 from fastssl.errors import ConfigError
 
 KEYS = ("name", "config", "set", "grid", "exclude", "cells")

@@ -11,7 +11,7 @@ from torch import nn
 from fastssl import checkpoint, devices, evaluation
 from fastssl.assemble import build_model
 from fastssl.assemble_data import find_store, view_recipes
-from fastssl.config_files import Loaded, load
+from fastssl.config.resolve import Loaded, load
 from fastssl.errors import ConfigError, DataError
 from fastssl.folder import RunFolder
 from pipelines.loader import evaluation as walk

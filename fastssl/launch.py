@@ -15,7 +15,7 @@ import yaml
 from fastssl import board, checkpoint, compiling, devices, machine, plugins, step_memory
 from fastssl.assemble import Run, assemble
 from fastssl.assemble_data import find_store
-from fastssl.config_files import Loaded, flatten
+from fastssl.config.resolve import Loaded, flatten
 from fastssl.display import Display, start_lines
 from fastssl.distributed import process_group
 from fastssl.errors import ConfigError, DataError, ResourceError, UserError

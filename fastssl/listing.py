@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from fastssl import plugins
-from fastssl.config_files import Loaded, available, find, flatten
-from fastssl.config_problems import nearest
+from fastssl.config.messages import nearest
+from fastssl.config.resolve import Loaded, available, find, flatten
 from fastssl.errors import ConfigError
 
 KINDS = ("algorithms", "datasets", "models", "readers", "configs")

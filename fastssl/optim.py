@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from fastssl.config import RunConfig
+from fastssl.config.schema import RunConfig
 
 
 def build(model: nn.Module, config: RunConfig) -> torch.optim.SGD:

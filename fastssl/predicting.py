@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fastssl import devices
-from fastssl.config_files import Loaded
+from fastssl.config.resolve import Loaded
 from fastssl.errors import ConfigError, DataError
 from fastssl.inputs import is_many, to_picture
 from fastssl.judging import open_model, open_run

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fastssl import grid
-from fastssl.config_files import flatten
+from fastssl.config.resolve import flatten
 from fastssl.display import clock
 from fastssl.errors import ConfigError, DataError
 from fastssl.folder import LOCK, RunFolder, cannot_write, write_json

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fastssl.config import RunConfig
+from fastssl.config.schema import RunConfig
 
 LAST = 20  # evaluations in the median that the paper reports beside the best
 

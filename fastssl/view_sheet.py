@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from fastssl.assemble_data import find_store, view_recipes
-from fastssl.config_files import Loaded
+from fastssl.config.resolve import Loaded
 from fastssl.errors import ConfigError
 from fastssl.folder import refused, write_whole
 from pipelines.readers.stored import Stored

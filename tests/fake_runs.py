@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 
 TRUSTING = ("fixmatch", "flexmatch", "uda", "flexuda", "pseudolabel", "flexpl")
 FINAL = {"flexmatch": 5.0, "flexuda": 5.5, "fixmatch": 8.0, "uda": 10.0, "supervised": 40.0}

@@ -18,7 +18,7 @@ import torch
 
 from fastssl import checkpoint
 from fastssl.assemble import Run
-from fastssl.config import RunConfig
+from fastssl.config.schema import RunConfig
 from fastssl.folder import RunFolder
 from fastssl.profiling.measure import Measured, environment, interleave
 from fastssl.profiling.parts import make_batch, make_run

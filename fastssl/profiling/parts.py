@@ -12,7 +12,7 @@ from torch import Tensor
 from fastssl import devices, models, optim
 from fastssl.algorithms.base import Facts
 from fastssl.assemble import Run
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from fastssl.distributed.collectives import Ranks, SingleRank
 from fastssl.distributed.process_group import wrap
 from fastssl.ema import Ema

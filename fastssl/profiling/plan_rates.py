@@ -20,8 +20,8 @@ from torch import nn
 from fastssl import devices, models
 from fastssl.assemble import Run, assemble
 from fastssl.assemble_data import find_store
-from fastssl.config import RunConfig
-from fastssl.config_files import load
+from fastssl.config.resolve import load
+from fastssl.config.schema import RunConfig
 from fastssl.profiling.measure import Measured
 from fastssl.profiling.plan import Load
 from fastssl.training import take_step

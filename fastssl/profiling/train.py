@@ -19,7 +19,7 @@ import torch
 from fastssl import devices
 from fastssl.assemble import Run, assemble
 from fastssl.assemble_data import make_data, view_recipes
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from fastssl.profiling.measure import Measured, environment, interleave
 from fastssl.training import snapshot, take_step
 from fastssl.trip import Trip

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from fastssl.config_files import flatten, load
+from fastssl.config.resolve import flatten, load
 from fastssl.errors import UserError
 from fastssl.grid import spell
 from fastssl.report.collect import Missing, Run, task_name

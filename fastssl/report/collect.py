@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fastssl.config_files import flatten
+from fastssl.config.resolve import flatten
 from fastssl.errors import DataError
 from fastssl.grid import spell
 from fastssl.sweep import BOOK, DONE

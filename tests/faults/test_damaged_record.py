@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastssl.assemble_data import make_data
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from pipelines.store import Store, open_store
 from tests import runs
 from tests.faults import places

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import strategies as st
 
 from fastssl import cli
-from fastssl.config import RunConfig
-from fastssl.config_files import load, parse_words
+from fastssl.config.resolve import load, parse_words
+from fastssl.config.schema import RunConfig
 from fastssl.errors import UserError
 from fastssl.folder import RunFolder
 from fastssl.listing import configuration

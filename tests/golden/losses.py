@@ -9,7 +9,7 @@ import torch
 
 from fastssl import devices, machine
 from fastssl.assemble import assemble
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from fastssl.training import take_step
 from tests.runs import TINY
 

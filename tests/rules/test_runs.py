@@ -23,7 +23,7 @@ def start_weights(out):
     """Return the last layer's weights as the seed made them, before training."""
     from fastssl import devices
     from fastssl.assemble import build_model
-    from fastssl.config_files import load
+    from fastssl.config.resolve import load
 
     loaded = load(out / "config.yaml")
     return build_model(loaded, 10, devices.choose(loaded.config)).state_dict()["classifier.weight"]

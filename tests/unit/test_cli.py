@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from fastssl import config_files, grid
+from fastssl import grid
 from fastssl.cli import app
+from fastssl.config import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "tools/tutorial.md", "tools/many_machines.md")
@@ -53,7 +54,7 @@ def test_a_command_of_the_documents_can_be_typed(line):
     given = typer.main.get_command(app).commands[verb].make_context(verb, words).params
     if verb in ("train", "config", "views"):
         settings = [re.sub(r"\$\{\w+:-(\w+)\}", r"\1", word) for word in given["words"] or []]
-        config_files.load(given["config"], settings)
+        resolve.load(given["config"], settings)
     if verb == "sweep":
         assert grid.read(grid.find_sweep(given["file"]))[1]
 

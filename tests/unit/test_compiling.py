@@ -9,7 +9,7 @@ import yaml
 from fastssl import compiling, devices
 from fastssl.algorithms.base import StepOutput
 from fastssl.assemble import assemble
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from fastssl.errors import ResourceError
 from tests import runs
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from fastssl.config_files import available, load
+from fastssl.config.resolve import available, load
 from fastssl.errors import ConfigError
 from fastssl.listing import configuration
 from tests.faults.fuzzing import bounded
@@ -126,7 +126,7 @@ def test_the_papers_settings():
 def test_a_shipped_configuration_loads_and_repeats_no_default(name):
     words = ["store=somewhere"] if name == "own" else []
     loaded = load(name, words)
-    from fastssl.config_files import find
+    from fastssl.config.resolve import find
 
     given = yaml.safe_load(find(name).read_text())
     given.pop("algorithms", None)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fastssl.assemble_data import make_data
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from fastssl.distributed import sync_batchnorm
 from fastssl.distributed.collectives import SingleRank, TorchRanks
 from fastssl.distributed.process_group import difference, join

@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from fastssl import api, checkpoint, launch
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from fastssl.errors import ConfigError, ResourceError
 from fastssl.folder import LOCK, RunFolder
 from fastssl.record import Record

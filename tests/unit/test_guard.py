@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastssl import devices, training
 from fastssl.assemble import assemble
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from fastssl.distributed.collectives import SingleRank
 from fastssl.errors import DivergedError
 from fastssl.guard import Guard

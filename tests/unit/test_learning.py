@@ -11,8 +11,8 @@ from torch import nn
 
 from fastssl import devices, optim, training
 from fastssl.assemble import assemble
-from fastssl.config import RunConfig
-from fastssl.config_files import load
+from fastssl.config.resolve import load
+from fastssl.config.schema import RunConfig
 from fastssl.ema import Ema
 from fastssl.models import build
 from fastssl.scaler import GROWTH_EVERY, START, Scaler

@@ -62,7 +62,7 @@ def arrays(item, seen=None):
 def held(folder, count):
     """Return the bytes that loading a step of a streamed store keeps."""
     from fastssl.assemble_data import view_recipes
-    from fastssl.config_files import load
+    from fastssl.config.resolve import load
     from pipelines.loader import Loader
     from pipelines.split import make_split
 

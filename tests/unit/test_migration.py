@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from fastssl.algorithms import ALGORITHMS
 from fastssl.cli import app
-from fastssl.config_files import load
+from fastssl.config.migration import migrate
+from fastssl.config.resolve import load
 from fastssl.errors import ConfigError
-from fastssl.migration import migrate
 
 TORCHSSL = """
 save_dir: ./saved_models

@@ -11,7 +11,7 @@ import yaml
 import fastssl
 from fastssl import plugins
 from fastssl.algorithms import ALGORITHMS
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from fastssl.errors import ConfigError
 from fastssl.listing import rows
 

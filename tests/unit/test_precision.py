@@ -8,7 +8,7 @@ from torch import nn
 
 from fastssl import devices, models
 from fastssl.algorithms import ALGORITHMS
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from fastssl.errors import ConfigError
 from fastssl.profiling.parts import make_batch, make_run
 from fastssl.training import take_step

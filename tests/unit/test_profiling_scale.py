@@ -84,7 +84,7 @@ def test_a_plan_ends_when_its_time_is_up(data, monkeypatch):
 
 
 def test_threads_that_have_cores_of_their_own_do_not_share_them(monkeypatch):
-    from fastssl.config_files import load
+    from fastssl.config.resolve import load
     from fastssl.profiling.plan_rates import crowded
 
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))

@@ -9,7 +9,7 @@ import torch
 from fastssl import devices, launch, step_memory
 from fastssl.algorithms import ALGORITHMS
 from fastssl.assemble import assemble
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from fastssl.distributed.collectives import SingleRank
 from fastssl.errors import ResourceError
 from fastssl.training import take_step

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fastssl import grid
-from fastssl.config_files import FOLDER
+from fastssl.config.resolve import FOLDER
 from fastssl.errors import ConfigError
 
 PAPER = sorted(path.stem for path in (FOLDER / "paper").glob("*.yaml"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fastssl import devices, launch, summary
-from fastssl.config_files import load
+from fastssl.config.resolve import load
 from fastssl.display import Display
 from fastssl.distributed.collectives import SingleRank
 from fastssl.errors import ConfigError, DataError

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from fastssl import view_sheet
-from fastssl.config_files import Loaded, load
+from fastssl.config.resolve import Loaded, load
 from fastssl.errors import ConfigError, DataError, ResourceError
 from pipelines.store import ensure_store, open_store
 from pipelines.views import recipes

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 import configs
 from fastssl import models, plugins
-from fastssl.config import RunConfig
-from fastssl.config_problems import brief, describe, nearest, raise_all
+from fastssl.config.messages import brief, describe, nearest, raise_all
+from fastssl.config.schema import RunConfig
 from fastssl.errors import ConfigError
 
 if TYPE_CHECKING:

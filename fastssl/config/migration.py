@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fastssl.config_files import check_run, check_settings, find_algorithm, read_yaml
+from fastssl.config.resolve import check_run, check_settings, find_algorithm, read_yaml
 from fastssl.errors import ConfigError
 
 ALGORITHMS = {
