@@ -19,10 +19,10 @@ from fastssl.devices import Device
 from fastssl.distributed.collectives import Ranks, SingleRank
 from fastssl.ema import Ema
 from fastssl.errors import ConfigError
-from fastssl.folder import RunFolder
 from fastssl.guard import Guard
-from fastssl.quality import Quality
 from fastssl.scaler import Scaler
+from fastssl.tracking.pseudo_label_stats import Quality
+from fastssl.tracking.run_dir import RunFolder
 from pipelines.loader import Loader, evaluation
 from pipelines.split import Split
 from pipelines.store import Store

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fastssl.errors import DataError
-from fastssl.folder import RunFolder, cannot_write, sync, write_whole
+from fastssl.tracking.run_dir import RunFolder, cannot_write, sync, write_whole
 
 MAGIC = b"fastssl-checkpoint-1"
 BEST = "best.ckpt"

@@ -72,7 +72,7 @@ def evaluate(
 ) -> None:
     """Judge a trained model on its test set."""
     from fastssl.judging import evaluate as judge
-    from fastssl.tables import show
+    from fastssl.tracking.tables import show
 
     figures = judge(run, checkpoint, store)
     if as_json:
@@ -101,7 +101,7 @@ def config(
         raise ConfigError("no configuration is named", "fastssl config digits")
     from fastssl.config.resolve import load
     from fastssl.listing import configuration
-    from fastssl.tables import show
+    from fastssl.tracking.tables import show
 
     show(configuration(load(config, words)), as_json)
 
@@ -113,7 +113,7 @@ def list_(
 ) -> None:
     """List what there is to choose from."""
     from fastssl.listing import rows
-    from fastssl.tables import show
+    from fastssl.tracking.tables import show
 
     show(rows(kind), as_json)
 
@@ -235,7 +235,7 @@ def tell_of_system(error: OSError) -> int:
     """Say in two lines what the system refused; return the exit code."""
     from contextlib import suppress
 
-    from fastssl.folder import refused
+    from fastssl.tracking.run_dir import refused
 
     told = refused(error)
     with suppress(OSError, ValueError):

@@ -170,7 +170,7 @@ def show_record(record: dict[str, Any], as_json: bool) -> None:
 
         print(json.dumps(record, indent=1, ensure_ascii=False))
         return
-    from fastssl.tables import show
+    from fastssl.tracking.tables import show
 
     columns = list(dict.fromkeys(name for row in record["results"] for name in row))
     show([{name: row.get(name) for name in columns} for row in record["results"]], False)

@@ -32,7 +32,7 @@ def predict(
     """Say what is on pictures, with the averaged weights of a run."""
     from fastssl.predicting import Predictor
     from fastssl.predictions import predict as work
-    from fastssl.progress import Progress
+    from fastssl.tracking.progress_bar import Progress
 
     model = Predictor(run, checkpoint, device)
     with Progress(0, "predicting", unit="pictures", enabled=sys.stderr.isatty()) as bar:
@@ -56,7 +56,7 @@ def show_tally(tally: Any, written: list[str], as_json: bool) -> None:
     from contextlib import redirect_stdout
 
     from fastssl.predictions import SHOWN
-    from fastssl.tables import show
+    from fastssl.tracking.tables import show
 
     # Where the predictions go to stdout themselves, the tables must not.
     with redirect_stdout(sys.stderr if "-" in written else sys.stdout):
@@ -97,7 +97,7 @@ def label(
 ) -> None:
     """Write pseudo-labels of unlabelled pictures, to look through and convert again."""
     from fastssl.labeling import label as work
-    from fastssl.tables import show
+    from fastssl.tracking.tables import show
 
     done = work(
         run,
@@ -133,7 +133,7 @@ def export(
     """Write a model as one file to ship, and check it on the spot."""
     from fastssl import exporting
     from fastssl.errors import ConfigError
-    from fastssl.tables import show
+    from fastssl.tracking.tables import show
 
     if file is None and not compare:
         raise ConfigError("no file is named", "fastssl export RUN model.onnx, or --compare")
@@ -162,7 +162,7 @@ def doctor(
 ) -> None:
     """Show what this machine can run, and the pip line for what is missing."""
     from fastssl.doctor import rows, self_test
-    from fastssl.tables import show
+    from fastssl.tracking.tables import show
 
     found = rows()
     if not test:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from fastssl.errors import ConfigError
-from fastssl.folder import refused, write_whole
+from fastssl.tracking.run_dir import refused, write_whole
 from pipelines.index import escape
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from fastssl.errors import ConfigError
-from fastssl.progress import Progress
+from fastssl.tracking.progress_bar import Progress
 from pipelines.convert import Options
 from pipelines.convert import convert as write_store
 from pipelines.convert.place import refuse_filled

@@ -12,9 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fastssl import machine
 from fastssl.errors import UserError
 from fastssl.listing import installed
+from fastssl.tracking import environment
 
 EXTRAS = {
     "reader ffcv": ("ffcv", "pip install 'fastssl[ffcv]'"),
@@ -37,7 +37,7 @@ TINY: dict[str, Any] = {
 
 def rows() -> list[dict[str, Any]]:
     """Return the table: what, state, what to do."""
-    facts = machine.facts()
+    facts = environment.facts()
     found = [
         row(
             "fastssl", facts["fastssl"] + (f", commit {facts['commit']}" if facts["commit"] else "")

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from fastssl.errors import ConfigError, ResourceError, UserError
-from fastssl.folder import cannot_write, sync
 from fastssl.predicting import Predictor
+from fastssl.tracking.run_dir import cannot_write, sync
 from fastssl.version import __version__
 
 OPSET = 20

@@ -13,7 +13,7 @@ from fastssl.assemble import build_model
 from fastssl.assemble_data import find_store, view_recipes
 from fastssl.config.resolve import Loaded, load
 from fastssl.errors import ConfigError, DataError
-from fastssl.folder import RunFolder
+from fastssl.tracking.run_dir import RunFolder
 from pipelines.loader import evaluation as walk
 from pipelines.store import open_store
 

@@ -12,17 +12,18 @@ from typing import Any
 import torch
 import yaml
 
-from fastssl import board, checkpoint, compiling, devices, machine, plugins, step_memory
+from fastssl import checkpoint, compiling, devices, plugins, step_memory
 from fastssl.assemble import Run, assemble
 from fastssl.assemble_data import find_store
 from fastssl.config.resolve import Loaded, flatten
-from fastssl.display import Display, start_lines
 from fastssl.distributed import process_group
 from fastssl.errors import ConfigError, DataError, ResourceError, UserError
-from fastssl.folder import RunFolder, cannot_write, write_json, write_whole
-from fastssl.record import Record, read_metrics
 from fastssl.signals import Stop
 from fastssl.summary import end_lines, summarize
+from fastssl.tracking import environment, tensorboard
+from fastssl.tracking.console import Display, start_lines
+from fastssl.tracking.metrics import Record, read_metrics
+from fastssl.tracking.run_dir import RunFolder, cannot_write, write_json, write_whole
 from fastssl.training import TIME_UP, Training, restore
 from fastssl.trip import Trip
 
@@ -154,7 +155,7 @@ def travel(run: Run, trip: Trip, folder: RunFolder, display: Display) -> int:
     try:
         training = Training(run, trip, display, record, writer)
         if record and config.tensorboard and not trip.step:
-            board.begin(record, run.loaded)
+            tensorboard.begin(record, run.loaded)
         display.begin(trip.step)
         with Stop(tells=run.ranks.rank == 0) as stop:
             told = training.travel(stop)
@@ -176,7 +177,7 @@ def write_start(run: Run, folder: RunFolder) -> None:
     try:
         if not folder.started():
             text = yaml.safe_dump(run.loaded.as_dict(), sort_keys=False)
-            facts = {**machine.facts(), "class_names": run.store.class_names}
+            facts = {**environment.facts(), "class_names": run.store.class_names}
             write_json(folder.environment, facts)
             write_whole(folder.config, text.encode())
     except OSError as error:
@@ -197,7 +198,7 @@ def finish(training: Training, folder: RunFolder, display: Display, told: int) -
         except OSError as error:
             raise cannot_write(folder.summary, error) from error
         if training.record and training.config.tensorboard:
-            board.end(training.record, training.run.loaded, summary)
+            tensorboard.end(training.record, training.run.loaded, summary)
         display.say("")
         for line in end_lines(summary, folder.path):
             display.say(line)

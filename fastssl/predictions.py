@@ -15,9 +15,9 @@ from typing import IO, Any
 import numpy as np
 
 from fastssl.errors import ConfigError, DataError
-from fastssl.folder import writing_whole
 from fastssl.inputs import files, is_store
 from fastssl.predicting import Outcome, Prediction, Predictor
+from fastssl.tracking.run_dir import writing_whole
 from pipelines.index import escape
 from pipelines.store import open_store
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastssl.assemble import Run
-from fastssl.display import clock
+from fastssl.tracking.console import clock
 from fastssl.trip import LAST, Trip
 
 FIGURES = ("top5_error", "precision", "recall", "f1", "auc", "ece", "class_accuracy")

@@ -23,11 +23,11 @@ from typing import Any
 
 from fastssl import grid
 from fastssl.config.resolve import flatten
-from fastssl.display import clock
 from fastssl.errors import ConfigError, DataError
-from fastssl.folder import LOCK, RunFolder, cannot_write, write_json
 from fastssl.grid import Cell
 from fastssl.sweep_children import die_with_parent, environment, last_lines, locked
+from fastssl.tracking.console import clock
+from fastssl.tracking.run_dir import LOCK, RunFolder, cannot_write, write_json
 
 BOOK = "sweep.json"  # the cells of a sweep and how each ended; `fastssl report` reads it
 LOGS = "logs"

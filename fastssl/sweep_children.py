@@ -10,7 +10,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from fastssl.folder import LOCK
+from fastssl.tracking.run_dir import LOCK
 
 PR_SET_PDEATHSIG = 1
 

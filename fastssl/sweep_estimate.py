@@ -12,11 +12,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fastssl.display import clock
 from fastssl.errors import DataError
 from fastssl.grid import Cell
 from fastssl.sweep import done, summary, train_words
-from fastssl.tables import show as show_table
+from fastssl.tracking.console import clock
+from fastssl.tracking.tables import show as show_table
 
 Kind = tuple[str, str, str, int, int | None, str]
 NO_DATA = "their data are not here"

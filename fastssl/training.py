@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastssl import board, checkpoint, evaluation, micro_batch, optim
+from fastssl import checkpoint, evaluation, micro_batch, optim
 from fastssl.algorithms.base import StepOutput
 from fastssl.assemble import Run
-from fastssl.display import Display
 from fastssl.errors import DivergedError
-from fastssl.record import Record
 from fastssl.signals import Stop
+from fastssl.tracking import tensorboard
+from fastssl.tracking.console import Display
+from fastssl.tracking.metrics import Record
 from fastssl.trip import Trip, evaluates, logs, saves
 from pipelines.batch import Batch
 
@@ -225,9 +226,9 @@ class Training:
         )
         logits, labels = map(self.run.ranks.gather_uneven, (logits, labels))
         if self.record and part == "test":
-            board.evaluated(self.record, logits, labels, self.trip.step)
+            tensorboard.evaluated(self.record, logits, labels, self.trip.step)
         figures = evaluation.judge(logits, labels)
-        if self.trip.step == self.config.steps and logits.shape[1] <= board.SHOWN:
+        if self.trip.step == self.config.steps and logits.shape[1] <= tensorboard.SHOWN:
             figures["confusion"] = evaluation.confused(logits, labels)  # large: at the end only
         return figures
 

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from fastssl.assemble_data import find_store, view_recipes
 from fastssl.config.resolve import Loaded
 from fastssl.errors import ConfigError
-from fastssl.folder import refused, write_whole
+from fastssl.tracking.run_dir import refused, write_whole
 from pipelines.readers.stored import Stored
 from pipelines.views import apply, draw, names
 

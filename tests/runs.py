@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fastssl import checkpoint
-from fastssl.folder import RunFolder
+from fastssl.tracking.run_dir import RunFolder
 
 TINY = [
     "model=wrn-10-1",

@@ -21,7 +21,7 @@ from torch import nn
 
 from fastssl.distributed.collectives import Ranks, SingleRank, TorchRanks
 from fastssl.errors import ConfigError, ResourceError, UserError
-from fastssl.folder import refused
+from fastssl.tracking.run_dir import refused
 
 TIMEOUT = timedelta(minutes=10)  # a rank that hears nothing for so long gives up
 FAILURE = "fastssl/failure"  # key under which the rank that fails first tells why

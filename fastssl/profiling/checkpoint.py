@@ -19,9 +19,9 @@ import torch
 from fastssl import checkpoint
 from fastssl.assemble import Run
 from fastssl.config.schema import RunConfig
-from fastssl.folder import RunFolder
 from fastssl.profiling.measure import Measured, environment, interleave
 from fastssl.profiling.parts import make_batch, make_run
+from fastssl.tracking.run_dir import RunFolder
 from fastssl.training import snapshot, take_step
 from fastssl.trip import Trip
 

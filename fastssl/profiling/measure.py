@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from fastssl.machine import facts
+from fastssl.tracking.environment import facts
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from fastssl.distributed.collectives import Ranks, SingleRank
 from fastssl.distributed.process_group import wrap
 from fastssl.ema import Ema
 from fastssl.guard import Guard
-from fastssl.quality import Quality
 from fastssl.scaler import Scaler
+from fastssl.tracking.pseudo_label_stats import Quality
 from pipelines.batch import Batch
 from pipelines.split import Split
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastssl.errors import ConfigError
-from fastssl.folder import cannot_write, write_whole
 from fastssl.report.cells import group
 from fastssl.report.collect import read_all
 from fastssl.report.content import Content, build
 from fastssl.report.formats import as_csv, as_json, as_markdown
 from fastssl.report.page import as_html
+from fastssl.tracking.run_dir import cannot_write, write_whole
 
 FORMATS = {"html": as_html, "md": as_markdown, "csv": as_csv, "json": as_json}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fastssl import published
-from fastssl.display import clock
 from fastssl.report.cells import Cell
 from fastssl.report.collect import Missing, Run
 from fastssl.report.compare import FIXMATCH, Level, differs, levels, reached, reduction
 from fastssl.report.figures import Stat, class_accuracy, figures, stat
+from fastssl.tracking.console import clock
 
 CLASSES = 30  # rows of the class table; with more classes the worst and best are shown
 

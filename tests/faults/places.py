@@ -70,7 +70,7 @@ def after_evaluation(number: int) -> None:
 
 def half_line(number: int) -> None:
     """Die with half a line of metrics on the disk."""
-    from fastssl.record import Record
+    from fastssl.tracking.metrics import Record
 
     real = Record.metrics
     seen = 0

@@ -10,7 +10,7 @@ import pytest
 
 from fastssl import checkpoint
 from fastssl.errors import DataError
-from fastssl.folder import RunFolder
+from fastssl.tracking.run_dir import RunFolder
 from pipelines.store import open_store
 from pipelines.verify import verify
 from tests import runs

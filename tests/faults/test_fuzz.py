@@ -14,9 +14,9 @@ from fastssl import cli
 from fastssl.config.resolve import load, parse_words
 from fastssl.config.schema import RunConfig
 from fastssl.errors import UserError
-from fastssl.folder import RunFolder
 from fastssl.listing import configuration
-from fastssl.record import read_metrics, trim
+from fastssl.tracking.metrics import read_metrics, trim
+from fastssl.tracking.run_dir import RunFolder
 from pipelines.sources.label_file import read_labels
 from tests.faults.fuzzing import bounded, corrupted, fuzz
 

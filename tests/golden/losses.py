@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from fastssl import devices, machine
+from fastssl import devices
 from fastssl.assemble import assemble
 from fastssl.config.resolve import load
+from fastssl.tracking import environment
 from fastssl.training import take_step
 from tests.runs import TINY
 
@@ -38,4 +39,4 @@ def here() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = next((line for line in lines if line.startswith("flags")), "")
     digest = hashlib.sha256(flags.encode()).hexdigest()[:8]
-    return f"{machine.processor()} (flags {digest}), torch {torch.__version__}"
+    return f"{environment.processor()} (flags {digest}), torch {torch.__version__}"

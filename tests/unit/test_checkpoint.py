@@ -11,7 +11,7 @@ import torch
 
 from fastssl import checkpoint
 from fastssl.errors import DataError, ResourceError
-from fastssl.folder import RunFolder
+from fastssl.tracking.run_dir import RunFolder
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fastssl.cli import app
 from fastssl.errors import ConfigError, DataError
-from fastssl.progress import Progress
+from fastssl.tracking.progress_bar import Progress
 
 VERBS = sorted(typer.main.get_command(app).commands)
 runner = CliRunner()
@@ -86,7 +86,7 @@ def test_progress_towards_an_unknown_total_promises_no_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("fastssl.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fastssl.tracking.progress_bar.time.monotonic", lambda: now[0])
     with Progress(0, "predicting", "pictures") as bar:
         now[0] += 4
         bar.advance(8)

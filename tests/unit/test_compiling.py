@@ -60,8 +60,8 @@ def test_what_was_chosen_is_kept_on_resume(data, tmp_path):
     assert config["compile"] == "off" and config["precision"] == "fp32"
     (out / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "max"}))
     loaded = load("digits", [*runs.TINY, "steps=3", "compile=auto"])
-    from fastssl.folder import RunFolder
     from fastssl.launch import fixed, same_run
+    from fastssl.tracking.run_dir import RunFolder
 
     kept = same_run(fixed(loaded, devices.choose(loaded.config)), RunFolder(out))
     assert kept.config.compile == "max"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fastssl import progress
 from fastssl.conversion import convert, verify
 from fastssl.errors import ConfigError
-from fastssl.progress import Progress, clock
+from fastssl.tracking import progress_bar
+from fastssl.tracking.progress_bar import Progress, clock
 from pipelines.sources.checksums import MD5
 from tests import publishers
 from tests.pictures import write_flat, write_folder
@@ -142,7 +142,7 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch):
 
 def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, capsys):
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
     with Progress(100, "baking", "cakes") as bar:
         for _ in range(50):
             now[0] += 0.5

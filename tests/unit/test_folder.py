@@ -14,9 +14,9 @@ import yaml
 from fastssl import api, checkpoint, launch
 from fastssl.config.resolve import load
 from fastssl.errors import ConfigError, ResourceError
-from fastssl.folder import LOCK, RunFolder
-from fastssl.record import Record
 from fastssl.signals import SIGNALS, Stop
+from fastssl.tracking.metrics import Record
+from fastssl.tracking.run_dir import LOCK, RunFolder
 
 
 def claimed(path):
@@ -49,7 +49,7 @@ def test_a_run_that_began_while_the_lock_was_waited_for_is_seen(tmp_path, monkey
 
 def test_who_may_not_write_checkpoints_is_told_at_once(tmp_path):
     program = (
-        "import os, sys\nfrom pathlib import Path\nfrom fastssl.folder import RunFolder\n"
+        "import os, sys\nfrom pathlib import Path\nfrom fastssl.tracking.run_dir import RunFolder\n"
         "if os.getuid() == 0: os.setuid(65534)\n"
         "try: RunFolder(Path(sys.argv[1])).claim(True)\n"
         "except Exception as error: print(error.exit_code, error.what)"

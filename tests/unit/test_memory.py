@@ -5,7 +5,7 @@ import torch
 
 from fastssl.algorithms import ALGORITHMS, Facts
 from fastssl.guard import Guard
-from fastssl.quality import Quality
+from fastssl.tracking.pseudo_label_stats import Quality
 from pipelines.order import Order
 from pipelines.store import open_store
 from tests.small_stores import CLASSES, make_store

@@ -7,7 +7,7 @@ import torch
 
 from fastssl.algorithms.base import StepOutput
 from fastssl.distributed.collectives import SingleRank
-from fastssl.quality import Quality
+from fastssl.tracking.pseudo_label_stats import Quality
 from tests.fake_cuda import fake_cuda, no_host_wait
 
 CLASSES = 4

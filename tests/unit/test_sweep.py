@@ -10,7 +10,7 @@ import pytest
 
 from fastssl import grid, sweep, sweep_children, sweep_estimate
 from fastssl.errors import ConfigError
-from fastssl.folder import RunFolder
+from fastssl.tracking.run_dir import RunFolder
 
 # A stand-in for `fastssl train`: a folder with config.yaml and summary.json. It saves at SIGTERM,
 # goes on where it was, and fails where it is told to.

@@ -11,10 +11,10 @@ import pytest
 from fastssl import cli, contact_sheet, labeling
 from fastssl.distributed.process_group import join
 from fastssl.errors import DataError, ResourceError
-from fastssl.folder import RunFolder, writing_whole
 from fastssl.predicting import Predictor
 from fastssl.predictions import predict
-from fastssl.record import trim
+from fastssl.tracking.metrics import trim
+from fastssl.tracking.run_dir import RunFolder, writing_whole
 from pipelines.store import open_store
 
 FULL = Path("/dev/full")

@@ -11,12 +11,12 @@ import torch
 
 from fastssl import devices, launch, summary
 from fastssl.config.resolve import load
-from fastssl.display import Display
 from fastssl.distributed.collectives import SingleRank
 from fastssl.errors import ConfigError, DataError
-from fastssl.folder import RunFolder
 from fastssl.guard import Guard
 from fastssl.signals import Stop
+from fastssl.tracking.console import Display
+from fastssl.tracking.run_dir import RunFolder
 from fastssl.training import Training
 from fastssl.trip import Trip
 from tests import runs

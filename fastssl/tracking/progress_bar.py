@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from fastssl.display import clock
+from fastssl.tracking.console import clock
 
 EVERY = 10.0  # seconds between lines in a log
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fastssl.folder import RunFolder, cannot_write, write_whole
+from fastssl.tracking.run_dir import RunFolder, cannot_write, write_whole
 
 
 class Record:

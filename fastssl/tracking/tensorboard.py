@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastssl.config.resolve import Loaded, flatten
 from fastssl.evaluation import confusion
-from fastssl.record import Record
+from fastssl.tracking.metrics import Record
 
 SHOWN = 100  # classes of a confusion matrix that can still be seen
 SIDE = 400  # pixels of its picture
