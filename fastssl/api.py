@@ -41,8 +41,8 @@ def train(
     (2, 'runs/b', True)
     """
     from fastssl.config.resolve import load as load_config
-    from fastssl.launch import default_folder
-    from fastssl.launch import train as launch
+    from fastssl.engine.launch import default_folder
+    from fastssl.engine.launch import train as launch
 
     loaded = load_config(os.fspath(config), settings)
     folder = Path(out) if out is not None else default_folder(loaded)

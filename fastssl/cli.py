@@ -58,7 +58,7 @@ def train(
     from fastssl.config.resolve import load
 
     loaded = load(config, words)
-    from fastssl.launch import train as launch
+    from fastssl.engine.launch import train as launch
 
     raise typer.Exit(launch(loaded, out, resume, dry_run))
 
@@ -187,7 +187,7 @@ def views(
 ) -> None:
     """Draw the weak and strong views of some images."""
     from fastssl.config.resolve import load
-    from fastssl.view_sheet import write_sheet
+    from fastssl.engine.view_sheet import write_sheet
 
     print(write_sheet(load(config, words), out))
 

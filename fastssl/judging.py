@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from fastssl import checkpoint, devices, evaluation
-from fastssl.assemble import build_model
-from fastssl.assemble_data import find_store, view_recipes
 from fastssl.config.resolve import Loaded, load
+from fastssl.engine import checkpoint, devices, evaluation
+from fastssl.engine.build import build_model
+from fastssl.engine.build_data import find_store, view_recipes
 from fastssl.errors import ConfigError, DataError
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.loader import evaluation as walk

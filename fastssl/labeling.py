@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastssl.algorithms.common import cpl
-from fastssl.assemble_data import make_data
+from fastssl.engine.build_data import make_data
 from fastssl.errors import ConfigError, DataError
 from fastssl.predicting import Predictor
 from fastssl.predictions import open_out

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastssl import devices
 from fastssl.config.resolve import Loaded
+from fastssl.engine import devices
 from fastssl.errors import ConfigError, DataError
 from fastssl.inputs import is_many, to_picture
 from fastssl.judging import open_model, open_run

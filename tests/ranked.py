@@ -123,16 +123,16 @@ def in_double(rank: int) -> None:
     In single precision equal runs part within some steps, as they do with 1 and 2 threads: the
     order of additions differs, and training amplifies it.
     """
-    from fastssl import assemble
+    from fastssl.engine import build
 
-    real = assemble.build_model
+    real = build.build_model
 
     def build_model(*arguments: Any) -> Any:
         model = real(*arguments).double()
         model.register_forward_pre_hook(_widen)
         return model
 
-    assemble.build_model = build_model
+    build.build_model = build_model
 
 
 def _widen(model: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fastssl import checkpoint
+from fastssl.engine import checkpoint
 from fastssl.tracking.run_dir import RunFolder
 
 TINY = [
@@ -39,7 +39,7 @@ _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
     [
         "fastssl.cli",
-        "fastssl.launch",
+        "fastssl.engine.launch",
         "fastssl.algorithms.flexmatch",
         "pipelines.views.kernel_cpu",
         "pipelines.views.drawing",
@@ -114,16 +114,16 @@ def _die_before(step: int) -> None:
 
 def before_step(step: int, action: Callable[[], None]) -> None:
     """Do something in this process when it is about to take a step."""
-    from fastssl import training
+    from fastssl.engine import loop
 
-    real = training.take_step
+    real = loop.take_step
 
     def take_step(run: Any, batch: Any, now: int, progress: Any) -> Any:
         if now == step:
             action()
         return real(run, batch, now, progress)
 
-    training.take_step = take_step
+    loop.take_step = take_step
 
 
 def last(out: Path) -> dict[str, Any]:

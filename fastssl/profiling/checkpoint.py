@@ -16,14 +16,14 @@ from typing import Any, cast
 
 import torch
 
-from fastssl import checkpoint
-from fastssl.assemble import Run
 from fastssl.config.schema import RunConfig
+from fastssl.engine import checkpoint
+from fastssl.engine.build import Run
+from fastssl.engine.loop import snapshot, take_step
+from fastssl.engine.progress import Trip
 from fastssl.profiling.measure import Measured, environment, interleave
 from fastssl.profiling.parts import make_batch, make_run
 from fastssl.tracking.run_dir import RunFolder
-from fastssl.training import snapshot, take_step
-from fastssl.trip import Trip
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ def count(
 
     from fastssl.algorithms import ALGORITHMS
     from fastssl.distributed.collectives import TorchRanks
+    from fastssl.engine.loop import take_step
     from fastssl.profiling.parts import make_batch, make_run
-    from fastssl.training import take_step
 
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
     try:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fastssl.algorithms import Facts, State
 from fastssl.algorithms.common import cpl
-from fastssl.devices import choose_device
 from fastssl.distributed.collectives import SingleRank
+from fastssl.engine.devices import choose_device
 from fastssl.errors import ConfigError
 from fastssl.profiling.measure import Measured, environment, interleave
 from pipelines.batch import Batch

@@ -9,15 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastssl import devices, models, optim
+from fastssl import models
 from fastssl.algorithms.base import Facts
-from fastssl.assemble import Run
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import Ranks, SingleRank
 from fastssl.distributed.process_group import wrap
-from fastssl.ema import Ema
-from fastssl.guard import Guard
-from fastssl.scaler import Scaler
+from fastssl.engine import devices, optim
+from fastssl.engine.build import Run
+from fastssl.engine.ema import Ema
+from fastssl.engine.nonfinite import Guard
+from fastssl.engine.scaler import Scaler
 from fastssl.tracking.pseudo_label_stats import Quality
 from pipelines.batch import Batch
 from pipelines.split import Split

@@ -17,14 +17,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from fastssl import devices, models
-from fastssl.assemble import Run, assemble
-from fastssl.assemble_data import find_store
+from fastssl import models
 from fastssl.config.resolve import load
 from fastssl.config.schema import RunConfig
+from fastssl.engine import devices
+from fastssl.engine.build import Run, assemble
+from fastssl.engine.build_data import find_store
+from fastssl.engine.loop import take_step
 from fastssl.profiling.measure import Measured
 from fastssl.profiling.plan import Load
-from fastssl.training import take_step
 from pipelines.batch import Batch
 from pipelines.datasets import DATASETS
 

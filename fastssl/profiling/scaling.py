@@ -140,8 +140,8 @@ def main(asked: Options) -> None:
     """Measure in one process of torchrun; rank 0 prints."""
     import torch
 
-    from fastssl import host_memory
     from fastssl.distributed.process_group import joined
+    from fastssl.engine import host_memory
 
     torch.set_num_threads(1)
     host_memory.keep()  # as in a training
@@ -156,8 +156,8 @@ def measure(asked: Options, ranks: Ranks) -> Rates:
     """Measure as one rank; return images a second of every case, a number a round."""
     import torch
 
+    from fastssl.engine.loop import take_step
     from fastssl.profiling.parts import RATIO, make_batch, make_run
-    from fastssl.training import take_step
 
     began = time.monotonic()
     progress = torch.zeros(())

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from fastssl import host_memory
+from fastssl.engine import host_memory
+from fastssl.engine.loop import take_step
 from fastssl.errors import ConfigError
 from fastssl.profiling import collectives
 from fastssl.profiling.apart import Apart
@@ -25,7 +26,6 @@ from fastssl.profiling.measure import Measured, environment, interleave
 from fastssl.profiling.parts import make_batch, make_run, widen
 from fastssl.profiling.reference import Reference
 from fastssl.profiling.where_time import arithmetic, says, where_time_goes
-from fastssl.training import take_step
 
 CLOSE = 1e-6  # largest relative difference of losses in double precision
 CHECKED = 2  # steps
@@ -130,7 +130,7 @@ def ours(
     if precision:
         run.device = replace(run.device, precision=precision)
     if compiled:
-        from fastssl.compiling import Compiled
+        from fastssl.engine.compilation import Compiled
 
         run.step = Compiled(run.algorithm.step, "step", 1, lambda line: None)
     progress = torch.zeros((), device=asked.device)

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from fastssl import devices
-from fastssl.assemble import Run, assemble
-from fastssl.assemble_data import make_data, view_recipes
 from fastssl.config.resolve import load
+from fastssl.engine import devices
+from fastssl.engine.build import Run, assemble
+from fastssl.engine.build_data import make_data, view_recipes
+from fastssl.engine.loop import snapshot, take_step
+from fastssl.engine.progress import Trip
 from fastssl.profiling.measure import Measured, environment, interleave
-from fastssl.training import snapshot, take_step
-from fastssl.trip import Trip
 from pipelines.batch import Batch
 from pipelines.loader import Loader
 from pipelines.readers import READERS

@@ -192,7 +192,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     if not asked.threads or min(asked.threads) < 1:
         raise ConfigError("views need a number of threads", "take threads=1,2")
     if asked.device != "cpu":
-        from fastssl.devices import choose_device
+        from fastssl.engine.devices import choose_device
 
         choose_device(asked.device, 0)  # a GPU that is not there is told at once
     for name in asked.against:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fastssl.engine.progress import LAST
 from fastssl.report.collect import Run, number, numbers
-from fastssl.trip import LAST
 
 AT_BEST = ("top5_error", "precision", "recall", "f1", "auc", "ece")
 

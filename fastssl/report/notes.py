@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fastssl.engine.progress import LAST
 from fastssl.report.cells import Cell, default_values
 from fastssl.report.collect import Found, Run, number
 from fastssl.report.compare import unlike_paper
 from fastssl.report.figures import best_line, class_accuracy, errors, median_error
-from fastssl.trip import LAST
 
 LISTED = 12  # names in one sentence
 

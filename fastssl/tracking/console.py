@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastssl.assemble import Run
-    from fastssl.trip import Trip
+    from fastssl.engine.build import Run
+    from fastssl.engine.progress import Trip
 
 
 class Display:

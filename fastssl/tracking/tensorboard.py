@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from fastssl.config.resolve import Loaded, flatten
-from fastssl.evaluation import confusion
+from fastssl.engine.evaluation import confusion
 from fastssl.tracking.metrics import Record
 
 SHOWN = 100  # classes of a confusion matrix that can still be seen
@@ -17,7 +17,7 @@ SIDE = 400  # pixels of its picture
 
 def begin(record: Record, loaded: Loaded) -> None:
     """Show weak and strong views of some images, as `fastssl views` draws them."""
-    from fastssl.view_sheet import make_sheet
+    from fastssl.engine.view_sheet import make_sheet
 
     record.guarded(
         "TensorBoard",

@@ -52,7 +52,7 @@ def hold(module):
 
 def find_spec(name, path=None, target=None):
     spec = real(name, path, target)
-    if name == "fastssl.training":
+    if name == "fastssl.engine.loop":
         execute = spec.loader.exec_module
         spec.loader.exec_module = lambda module: (execute(module), hold(module))
     return spec

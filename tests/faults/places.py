@@ -35,35 +35,35 @@ def at_call(module: Any, name: str, number: int, action: Callable[[], object] = 
 
 def before_step(number: int) -> None:
     """Die before a step of this life."""
-    from fastssl import training
+    from fastssl.engine import loop
 
-    at_call(training, "take_step", number)
+    at_call(loop, "take_step", number)
 
 
 def within_step(number: int) -> None:
     """Die after the gradient, before the weights move."""
-    from fastssl.guard import Guard
+    from fastssl.engine.nonfinite import Guard
 
     at_call(Guard, "judge", number)
 
 
 def after_weights(number: int) -> None:
     """Die between the weights and their average."""
-    from fastssl.ema import Ema
+    from fastssl.engine.ema import Ema
 
     at_call(Ema, "update", number)
 
 
 def in_evaluation(number: int) -> None:
     """Die while the test images are judged."""
-    from fastssl import evaluation
+    from fastssl.engine import evaluation
 
     at_call(evaluation, "judge", number)
 
 
 def after_evaluation(number: int) -> None:
     """Die when the figures are known and not yet written."""
-    from fastssl.trip import Trip
+    from fastssl.engine.progress import Trip
 
     at_call(Trip, "note", number)
 
@@ -89,7 +89,7 @@ def half_line(number: int) -> None:
 
 def half_checkpoint(number: int) -> None:
     """Die with half a checkpoint in its temporary file."""
-    from fastssl import checkpoint
+    from fastssl.engine import checkpoint
 
     real = checkpoint.write_whole
     seen = 0
@@ -117,14 +117,14 @@ def before_sync(number: int) -> None:
 
 def before_prune(number: int) -> None:
     """Die between the rename of a checkpoint and the pruning of the older ones."""
-    from fastssl.checkpoint import Writer
+    from fastssl.engine.checkpoint import Writer
 
     at_call(Writer, "_prune", number)
 
 
 def before_summary(number: int) -> None:
     """Die between the last checkpoint and the summary."""
-    from fastssl import launch
+    from fastssl.engine import launch
 
     at_call(launch, "finish", number)
 
@@ -166,9 +166,9 @@ def quiet(file: Path, *actions: Callable[[], object]) -> Callable[[], object]:
 
 def interrupt_at(step: int) -> None:
     """Send this process SIGTERM before a step."""
-    from fastssl import training
+    from fastssl.engine import loop
 
-    at_call(training, "take_step", step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    at_call(loop, "take_step", step, lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def before_sealing(number: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastssl import checkpoint
+from fastssl.engine import checkpoint
 from fastssl.errors import DataError
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.store import open_store

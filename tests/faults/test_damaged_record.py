@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastssl.assemble_data import make_data
 from fastssl.config.resolve import load
+from fastssl.engine.build_data import make_data
 from pipelines.store import Store, open_store
 from tests import runs
 from tests.faults import places

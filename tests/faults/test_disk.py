@@ -59,9 +59,9 @@ def stopped(out: Path, told: Path, *words: str, action: Callable[[], object] | N
 
 def fill_at(step: int, disk: Path) -> None:
     """Fill a disk before a step."""
-    from fastssl import training
+    from fastssl.engine import loop
 
-    places.at_call(training, "take_step", step, lambda: fill(disk))
+    places.at_call(loop, "take_step", step, lambda: fill(disk))
 
 
 def test_a_full_disk(small_disk, tmp_path, tally):
@@ -90,10 +90,10 @@ def test_files_that_may_not_grow(tmp_path, tally):
 
 def lock_at(step: int, folder: Path) -> None:
     """Make a folder immutable before a step: even root may write no more."""
-    from fastssl import training
+    from fastssl.engine import loop
 
     words = ["chattr", "+i", str(folder)]
-    places.at_call(training, "take_step", step, lambda: subprocess.run(words, check=True))
+    places.at_call(loop, "take_step", step, lambda: subprocess.run(words, check=True))
 
 
 def test_a_folder_that_cannot_be_written_from_the_start(small_disk, tmp_path, tally):
@@ -150,13 +150,13 @@ def test_a_folder_deleted_under_us(tmp_path, tally):
 
 def delete_at(step: int, folder: Path) -> None:
     """Delete a folder before a step."""
-    from fastssl import training
+    from fastssl.engine import loop
 
     def delete() -> None:
         folder.rename(folder.with_name("deleted"))
         shutil.rmtree(folder.with_name("deleted"), ignore_errors=True)
 
-    places.at_call(training, "take_step", step, delete)
+    places.at_call(loop, "take_step", step, delete)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_tensorboard_that_fails_stops_no_training(kind, whole, tmp_path, tally, 
 
 def spoil_board(out: Path, disk: Path, kind: str) -> None:
     """Make TensorBoard's folder unusable."""
-    from fastssl import launch
+    from fastssl.engine import launch
 
     def spoil() -> None:
         board = out / "tensorboard"
@@ -211,7 +211,7 @@ def test_a_log_that_fails_stops_no_training(whole, tmp_path, tally):
 
 def spoil_log(out: Path) -> None:
     """Put a folder in the place of the log."""
-    from fastssl import launch
+    from fastssl.engine import launch
 
     places.at_call(launch, "Record", 1, lambda: (out / "log.txt").mkdir())
 

@@ -16,9 +16,9 @@ from tests.faults import places
 
 def poison_at(step: int) -> None:
     """Let the loss of a step be no number."""
-    from fastssl import training
+    from fastssl.engine import loop
 
-    real = training.backward
+    real = loop.backward
     seen = 0
 
     def backward(run, batch, progress):
@@ -28,7 +28,7 @@ def poison_at(step: int) -> None:
             batch.images.fill_(float("nan"))
         return real(run, batch, progress)
 
-    training.backward = backward
+    loop.backward = backward
 
 
 def test_divergence_stops_with_4_and_keeps_what_was_before(whole, tmp_path, tally):
@@ -48,12 +48,12 @@ def test_divergence_stops_with_4_and_keeps_what_was_before(whole, tmp_path, tall
 
 def run_out_at(step: int, error: BaseException) -> None:
     """Let an allocation of a step fail."""
-    from fastssl import training
+    from fastssl.engine import loop
 
     def fail() -> None:
         raise error
 
-    places.at_call(training, "backward", step, fail)
+    places.at_call(loop, "backward", step, fail)
 
 
 FULL = pytest.mark.faults
@@ -103,10 +103,10 @@ def signal_twice(step: int, number: int) -> None:
     """Send a signal before a step and, while the checkpoint is being written, a second."""
     import os
 
-    from fastssl import checkpoint
+    from fastssl.engine import checkpoint
 
     places.at_call(checkpoint, "write_whole", 2, threading.Event().wait)
-    from fastssl import training
+    from fastssl.engine import loop
 
     def twice() -> None:
         os.kill(os.getpid(), number)
@@ -114,7 +114,7 @@ def signal_twice(step: int, number: int) -> None:
         timer.daemon = True
         timer.start()
 
-    places.at_call(training, "take_step", step, twice)
+    places.at_call(loop, "take_step", step, twice)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastssl import checkpoint
+from fastssl.engine import checkpoint
 from fastssl.errors import UserError
 from pipelines import index, manifest
 from pipelines.convert.pictures import BadPictureError

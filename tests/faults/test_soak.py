@@ -31,9 +31,9 @@ def watch(steps: int, into: Path) -> None:
     """Write down memory, files and threads after a tenth of the steps and near the end."""
     import psutil
 
-    from fastssl import training
+    from fastssl.engine import loop
 
-    real = training.take_step
+    real = loop.take_step
     me = psutil.Process()
     seen: dict[str, Any] = {}
 
@@ -60,7 +60,7 @@ def watch(steps: int, into: Path) -> None:
         for writer in writers:
             writer.wait()
 
-    from fastssl import checkpoint
+    from fastssl.engine import checkpoint
 
     writers: list[Any] = []
     begin = checkpoint.Writer.__init__
@@ -70,7 +70,7 @@ def watch(steps: int, into: Path) -> None:
         writers.append(self)
 
     checkpoint.Writer.__init__ = remembered  # type: ignore[method-assign]
-    training.take_step = take_step
+    loop.take_step = take_step
 
 
 @pytest.mark.faults

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from fastssl import devices
-from fastssl.assemble import assemble
 from fastssl.config.resolve import load
+from fastssl.engine import devices
+from fastssl.engine.build import assemble
+from fastssl.engine.loop import take_step
 from fastssl.tracking import environment
-from fastssl.training import take_step
 from tests.runs import TINY
 
 FOLDER = Path(__file__).parent

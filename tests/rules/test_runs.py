@@ -21,9 +21,9 @@ def test_a_killed_and_resumed_run_is_the_uninterrupted_one(name, data, tmp_path)
 
 def start_weights(out):
     """Return the last layer's weights as the seed made them, before training."""
-    from fastssl import devices
-    from fastssl.assemble import build_model
     from fastssl.config.resolve import load
+    from fastssl.engine import devices
+    from fastssl.engine.build import build_model
 
     loaded = load(out / "config.yaml")
     return build_model(loaded, 10, devices.choose(loaded.config)).state_dict()["classifier.weight"]

@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 import torch
 
-from fastssl import checkpoint
+from fastssl.engine import checkpoint
 from fastssl.errors import DataError, ResourceError
 from fastssl.tracking.run_dir import RunFolder
 

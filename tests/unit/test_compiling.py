@@ -6,10 +6,10 @@ import pytest
 import torch
 import yaml
 
-from fastssl import compiling, devices
 from fastssl.algorithms.base import StepOutput
-from fastssl.assemble import assemble
 from fastssl.config.resolve import load
+from fastssl.engine import compilation, devices
+from fastssl.engine.build import assemble
 from fastssl.errors import ResourceError
 from tests import runs
 
@@ -24,7 +24,7 @@ def run(data):
 
 def test_a_short_run_on_a_cpu_is_not_compiled_and_the_config_says_so(run):
     told = []
-    compiling.choose(run, 0, told.append)
+    compilation.choose(run, 0, told.append)
     assert run.loaded.config.compile == "off"
     assert run.step is run.algorithm.step
     assert "measuring" in told[0], "who waits is told why, before"
@@ -36,19 +36,19 @@ def test_a_long_run_takes_what_is_faster(run, monkeypatch, compiled, wanted):
     def seconds(run, batch, step):
         return 1.0 if step is run.algorithm.step else compiled
 
-    monkeypatch.setattr(compiling, "seconds", seconds)
-    monkeypatch.setattr(compiling, "SHORT", 100)
+    monkeypatch.setattr(compilation, "seconds", seconds)
+    monkeypatch.setattr(compilation, "SHORT", 100)
     told = []
-    compiling.choose(run, 0, told.append)
+    compilation.choose(run, 0, told.append)
     assert ["measuring" in line for line in told] == [True, True, False]
     assert run.loaded.config.compile == wanted
-    assert isinstance(run.step, compiling.Compiled) == (wanted == "step")
+    assert isinstance(run.step, compilation.Compiled) == (wanted == "step")
     assert "1000 ms" in told[2] and f"{1000 * compiled:.0f} ms compiled" in told[2]
 
 
 def test_measuring_leaves_the_run_as_it_was(run):
     before = copy.deepcopy([run.model.state_dict(), run.state, run.ema.model.state_dict()])
-    assert compiling.seconds(run, run.loader.batch(0), run.algorithm.step) > 0
+    assert compilation.seconds(run, run.loader.batch(0), run.algorithm.step) > 0
     runs.assert_same(before, [run.model.state_dict(), run.state, run.ema.model.state_dict()], "")
     assert all(p.grad is None for p in run.model.parameters())
 
@@ -60,7 +60,7 @@ def test_what_was_chosen_is_kept_on_resume(data, tmp_path):
     assert config["compile"] == "off" and config["precision"] == "fp32"
     (out / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "max"}))
     loaded = load("digits", [*runs.TINY, "steps=3", "compile=auto"])
-    from fastssl.launch import fixed, same_run
+    from fastssl.engine.launch import fixed, same_run
     from fastssl.tracking.run_dir import RunFolder
 
     kept = same_run(fixed(loaded, devices.choose(loaded.config)), RunFolder(out))
@@ -79,7 +79,7 @@ def broken(x):
 def test_a_recompile_after_the_warm_up_is_told_with_its_reason():
     torch._dynamo.reset()
     told = []
-    step = compiling.Compiled(tiny, "step", 1, told.append, backend="eager")
+    step = compilation.Compiled(tiny, "step", 1, told.append, backend="eager")
     for _ in range(5):
         step(torch.ones(4))
     assert len(told) == 1 and "first step" in told[0]
@@ -93,7 +93,7 @@ def test_a_second_start_is_warm_and_says_so(tmp_path, monkeypatch):
     told = []
     for _ in range(2):
         torch._dynamo.reset()  # forgets what is in memory, as a new process does
-        step = compiling.Compiled(tiny, "step", 1, told.append)
+        step = compilation.Compiled(tiny, "step", 1, told.append)
         step(torch.ones(4, requires_grad=True)).loss.backward()
     assert ["warm start" in line for line in told] == [False, False, True]
 
@@ -103,11 +103,11 @@ def test_a_graph_break_is_told_by_name_over_ranks_and_refused_in_one_process():
     told = []
     before = torch._dynamo.config.optimize_ddp
     try:
-        step = compiling.Compiled(broken, "step", 2, told.append, backend="eager")
+        step = compilation.Compiled(broken, "step", 2, told.append, backend="eager")
         assert step(torch.ones(4)).loss == 8
     finally:
         torch._dynamo.config.optimize_ddp = before
     assert any("graph break" in line for line in told)
     torch._dynamo.reset()
     with pytest.raises(ResourceError, match="can't be compiled"):
-        compiling.Compiled(broken, "step", 1, told.append, backend="eager")(torch.ones(4))
+        compilation.Compiled(broken, "step", 1, told.append, backend="eager")(torch.ones(4))

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from fastssl.assemble_data import make_data
 from fastssl.config.resolve import load
 from fastssl.distributed import sync_batchnorm
 from fastssl.distributed.collectives import SingleRank, TorchRanks
 from fastssl.distributed.process_group import difference, join
+from fastssl.engine.build_data import make_data
 from fastssl.errors import ConfigError, DataError, ResourceError
 from tests import ranked, runs
 from tests.small_stores import make_store
@@ -124,7 +124,7 @@ def test_a_rank_that_fails_first_is_named_by_all(data, tmp_path):
 
 def bad_start(rank):
     if rank == 1:
-        from fastssl import launch
+        from fastssl.engine import launch
 
         launch.resume_from = lambda *arguments: raise_bad_data()
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
-from fastssl import devices, evaluation
+from fastssl.engine import devices, evaluation
 
 
 def some(classes, n=300, seed=0):

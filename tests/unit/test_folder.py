@@ -11,10 +11,11 @@ import pytest
 import torch
 import yaml
 
-from fastssl import api, checkpoint, launch
+from fastssl import api
 from fastssl.config.resolve import load
+from fastssl.engine import checkpoint, launch
+from fastssl.engine.signals import SIGNALS, Stop
 from fastssl.errors import ConfigError, ResourceError
-from fastssl.signals import SIGNALS, Stop
 from fastssl.tracking.metrics import Record
 from fastssl.tracking.run_dir import LOCK, RunFolder
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fastssl.algorithms import ALGORITHMS
+from fastssl.engine.loop import take_step
 from fastssl.profiling.parts import make_batch, make_run
-from fastssl.training import take_step
 from tests import ranked, runs
 
 pytestmark = [
@@ -71,7 +71,7 @@ def test_all_gpus_learn_what_one_does(name, data, tmp_path):
 
 
 def test_a_compiled_step_computes_what_is_written():
-    from fastssl.compiling import Compiled
+    from fastssl.engine.compilation import Compiled
 
     told, found = [], []
     for compiled in (False, True):

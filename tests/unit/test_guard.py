@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastssl import devices, training
-from fastssl.assemble import assemble
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import SingleRank
+from fastssl.engine import devices, loop
+from fastssl.engine.build import assemble
+from fastssl.engine.nonfinite import Guard
 from fastssl.errors import DivergedError
-from fastssl.guard import Guard
 from fastssl.models import build
 from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.runs import TINY, assert_same
@@ -41,7 +41,7 @@ def frozen_parts(run):
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_bad_step_and_all_after_it_leave_everything_as_it_was(run, where):
     progress = torch.zeros(())
-    training.take_step(run, run.loader.batch(0), 0, progress)
+    loop.take_step(run, run.loader.batch(0), 0, progress)
     before = frozen_parts(run)
     real = run.algorithm.step
 
@@ -53,9 +53,9 @@ def test_a_bad_step_and_all_after_it_leave_everything_as_it_was(run, where):
         return type(out)(out.loss + poison, out.metrics, out.tables, out.guess, out.trusted)
 
     run.step = bad
-    training.take_step(run, run.loader.batch(1), 1, progress)
+    loop.take_step(run, run.loader.batch(1), 1, progress)
     run.step = real
-    training.take_step(run, run.loader.batch(2), 2, progress)
+    loop.take_step(run, run.loader.batch(2), 2, progress)
     assert int(run.guard.bad_step) == 1
     assert_same(before, frozen_parts(run), "parts")
 
@@ -73,7 +73,7 @@ def test_a_bad_loss_of_any_part_of_a_step_is_seen(data, part):
         return replace(out, loss=out.loss + torch.nan) if calls[-1] == part else out
 
     run.step = bad
-    training.take_step(run, run.loader.batch(0), 0, torch.zeros(()))
+    loop.take_step(run, run.loader.batch(0), 0, torch.zeros(()))
     run.loader.close()
     assert calls == [0, 1] and int(run.guard.bad_step) == 0
     after = frozen_parts(run)
@@ -83,7 +83,7 @@ def test_a_bad_loss_of_any_part_of_a_step_is_seen(data, part):
 
 def test_a_good_step_moves_everything(run):
     before = frozen_parts(run)
-    training.take_step(run, run.loader.batch(0), 0, torch.zeros(()))
+    loop.take_step(run, run.loader.batch(0), 0, torch.zeros(()))
     after = frozen_parts(run)
     assert not torch.equal(
         before["model"]["classifier.weight"], after["model"]["classifier.weight"]
@@ -94,7 +94,7 @@ def test_a_good_step_moves_everything(run):
 
 def test_the_message_names_step_rate_and_logit(run):
     run.guard.bad_step.fill_(7)
-    made = training.Training(run, training.Trip(), None, None, None)
+    made = loop.Training(run, loop.Trip(), None, None, None)
     with pytest.raises(DivergedError, match=r"step 8 \(learning rate .* largest logit") as caught:
         made.check_finite(run.loader.batch(0))
     assert caught.value.exit_code == 4

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fastssl import host_memory
+from fastssl.engine import host_memory
 
 AGAIN = """
 import ctypes

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from fastssl import devices, optim, training
-from fastssl.assemble import assemble
 from fastssl.config.resolve import load
 from fastssl.config.schema import RunConfig
-from fastssl.ema import Ema
+from fastssl.engine import devices, loop, optim
+from fastssl.engine.build import assemble
+from fastssl.engine.ema import Ema
+from fastssl.engine.progress import Trip, evaluates
+from fastssl.engine.scaler import GROWTH_EVERY, START, Scaler
 from fastssl.models import build
-from fastssl.scaler import GROWTH_EVERY, START, Scaler
-from fastssl.trip import Trip, evaluates
 from tests.runs import TINY
 from tests.steps import gradients
 
@@ -139,7 +139,7 @@ def test_a_step_in_parts_gives_the_means_of_its_parts(data):
         )
         outs.append(run.step(nets, piece, state, loaded.settings, progress, run.ranks))
         outs[-1].loss.backward()
-    found = training.backward(run, batch, progress)
+    found = loop.backward(run, batch, progress)
     run.loader.close()
 
     def by_hand(values):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from fastssl.algorithms import ALGORITHMS, Facts
-from fastssl.guard import Guard
+from fastssl.engine.nonfinite import Guard
 from fastssl.tracking.pseudo_label_stats import Quality
 from pipelines.order import Order
 from pipelines.store import open_store
@@ -61,8 +61,8 @@ def arrays(item, seen=None):
 
 def held(folder, count):
     """Return the bytes that loading a step of a streamed store keeps."""
-    from fastssl.assemble_data import view_recipes
     from fastssl.config.resolve import load
+    from fastssl.engine.build_data import view_recipes
     from pipelines.loader import Loader
     from pipelines.split import make_split
 

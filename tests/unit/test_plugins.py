@@ -139,7 +139,7 @@ def test_all_three_from_files_train_resume_judge_and_predict(
 
 
 def test_default_folders_hold_no_path(outside: Path) -> None:
-    from fastssl.launch import default_folder
+    from fastssl.engine.launch import default_folder
 
     words = ["algorithm=half.py", "data=sets.py:stripes", "labels=10"]
     assert str(default_folder(load("own", words))) == "runs/stripes-half-10-s0"

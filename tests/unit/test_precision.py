@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from fastssl import devices, models
+from fastssl import models
 from fastssl.algorithms import ALGORITHMS
 from fastssl.config.resolve import load
+from fastssl.engine import devices
+from fastssl.engine.loop import take_step
 from fastssl.errors import ConfigError
 from fastssl.profiling.parts import make_batch, make_run
-from fastssl.training import take_step
 from tests import runs
 
 LAYERS = (nn.Conv2d, nn.BatchNorm2d)

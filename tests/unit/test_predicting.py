@@ -15,8 +15,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import fastssl
-from fastssl import evaluation, judging
+from fastssl import judging
 from fastssl.cli import app
+from fastssl.engine import evaluation
 from fastssl.errors import ConfigError, DataError
 from fastssl.inputs import files, to_picture
 from fastssl.predicting import Predictor, Preprocessing

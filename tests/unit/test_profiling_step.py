@@ -7,12 +7,12 @@ import os
 import pytest
 import torch
 
+from fastssl.engine.loop import take_step
 from fastssl.profiling import step
 from fastssl.profiling.apart import Apart
 from fastssl.profiling.parts import make_batch, make_run, widen
 from fastssl.profiling.reference import Reference
 from fastssl.profiling.where_time import arithmetic, convolutions
-from fastssl.training import take_step
 
 TINY = {"model": "wrn-10-1", "batch": 2, "size": 8, "images": 50, "threads": 1}
 

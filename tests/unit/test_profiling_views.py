@@ -62,7 +62,7 @@ def test_the_kernel_for_devices_makes_two_views_of_each_image() -> None:
 
 
 def test_a_device_has_a_row_and_a_ratio_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastssl import devices
+    from fastssl.engine import devices
 
     real = views.OnDevice
     monkeypatch.setattr(views, "BYTES", 1)

@@ -6,13 +6,13 @@ import json
 import pytest
 import torch
 
-from fastssl import devices, launch, step_memory
 from fastssl.algorithms import ALGORITHMS
-from fastssl.assemble import assemble
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import SingleRank
+from fastssl.engine import devices, launch, step_memory
+from fastssl.engine.build import assemble
+from fastssl.engine.loop import take_step
 from fastssl.errors import ResourceError
-from fastssl.training import take_step
 from tests import runs, steps
 
 FACTOR = 2  # the estimate and the memory that a step really takes differ by less
@@ -119,7 +119,7 @@ def test_the_parts_that_are_taken_already_count(data, monkeypatch):
 
 def test_a_dry_run_is_refused_too_and_no_step_is_taken(data, tmp_path, monkeypatch):
     monkeypatch.setattr(step_memory, "total", lambda: 1)
-    monkeypatch.setattr("fastssl.training.take_step", lambda *_: pytest.fail("a step was taken"))
+    monkeypatch.setattr("fastssl.engine.loop.take_step", lambda *_: pytest.fail("a step was taken"))
     loaded = load("digits", [*runs.TINY, "compile=auto"])
     with pytest.raises(ResourceError, match="needs about"):
         launch.train(loaded, None, False, dry_run=True)

@@ -9,16 +9,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fastssl import devices, launch, summary
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import SingleRank
+from fastssl.engine import devices, launch, summary
+from fastssl.engine.loop import Training
+from fastssl.engine.nonfinite import Guard
+from fastssl.engine.progress import Trip
+from fastssl.engine.signals import Stop
 from fastssl.errors import ConfigError, DataError
-from fastssl.guard import Guard
-from fastssl.signals import Stop
 from fastssl.tracking.console import Display
 from fastssl.tracking.run_dir import RunFolder
-from fastssl.training import Training
-from fastssl.trip import Trip
 from tests import runs
 from tests.runs import TINY
 
@@ -101,7 +101,7 @@ def test_a_failure_is_written_into_a_run_that_is_not_finished(tmp_path, capsys):
 
 def test_a_dry_run_compiles_as_the_run_would(data, monkeypatch):
     loaded, chosen = load("digits", [*TINY, "steps=2"]), []
-    monkeypatch.setattr(launch.compiling, "choose", lambda run, step, tell: chosen.append(step))
+    monkeypatch.setattr(launch.compilation, "choose", lambda run, step, tell: chosen.append(step))
     assert launch.rehearse(loaded, devices.choose(loaded.config), SingleRank()) == 0
     assert chosen == [0]
 
@@ -120,13 +120,13 @@ def test_what_will_run_is_said_before_the_first_step_is_measured(data, tmp_path)
 
 def told_to(path):
     """Send stderr to a file, and say there when a step is measured."""
-    real = launch.compiling.seconds
+    real = launch.compilation.seconds
 
     def seconds(run, batch, step):
         print("MEASURED", file=sys.stderr, flush=True)
         return real(run, batch, step)
 
-    launch.compiling.seconds = seconds
+    launch.compilation.seconds = seconds
     sys.stderr = path.open("w")
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fastssl import view_sheet
 from fastssl.config.resolve import Loaded, load
+from fastssl.engine import view_sheet
 from fastssl.errors import ConfigError, DataError, ResourceError
 from pipelines.store import ensure_store, open_store
 from pipelines.views import recipes

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastssl import checkpoint, evaluation, micro_batch, optim
 from fastssl.algorithms.base import StepOutput
-from fastssl.assemble import Run
+from fastssl.engine import accumulate, checkpoint, evaluation, optim
+from fastssl.engine.build import Run
+from fastssl.engine.progress import Trip, evaluates, logs, saves
+from fastssl.engine.signals import Stop
 from fastssl.errors import DivergedError
-from fastssl.signals import Stop
 from fastssl.tracking import tensorboard
 from fastssl.tracking.console import Display
 from fastssl.tracking.metrics import Record
-from fastssl.trip import Trip, evaluates, logs, saves
 from pipelines.batch import Batch
 
 TIME_UP = 1  # in the place of a signal's number
@@ -59,13 +59,13 @@ def backward(run: Run, batch: Batch, progress: Tensor) -> StepOutput:
     parts = run.loaded.config.micro_batch or 1
     outs = []
     for part in range(parts):
-        piece = batch if parts == 1 else micro_batch.cut(batch, part, parts, run.ranks.world)
+        piece = batch if parts == 1 else accumulate.cut(batch, part, parts, run.ranks.world)
         with run.device.autocast():
             out = run.step(run.nets, piece, run.state, settings, progress, run.ranks)
         run.scaler.scale(out.loss / parts).backward()  # type: ignore[no-untyped-call]
         run.quality.add(out, piece.position)
         outs.append(replace(out, loss=out.loss.detach()))
-    return outs[0] if parts == 1 else micro_batch.average(outs)
+    return outs[0] if parts == 1 else accumulate.average(outs)
 
 
 class Training:

@@ -12,20 +12,21 @@ from typing import Any
 import torch
 import yaml
 
-from fastssl import checkpoint, compiling, devices, plugins, step_memory
-from fastssl.assemble import Run, assemble
-from fastssl.assemble_data import find_store
+from fastssl import plugins
 from fastssl.config.resolve import Loaded, flatten
 from fastssl.distributed import process_group
+from fastssl.engine import checkpoint, compilation, devices, step_memory
+from fastssl.engine.build import Run, assemble
+from fastssl.engine.build_data import find_store
+from fastssl.engine.loop import TIME_UP, Training, restore
+from fastssl.engine.progress import Trip
+from fastssl.engine.signals import Stop
+from fastssl.engine.summary import end_lines, summarize
 from fastssl.errors import ConfigError, DataError, ResourceError, UserError
-from fastssl.signals import Stop
-from fastssl.summary import end_lines, summarize
 from fastssl.tracking import environment, tensorboard
 from fastssl.tracking.console import Display, start_lines
 from fastssl.tracking.metrics import Record, read_metrics
 from fastssl.tracking.run_dir import RunFolder, cannot_write, write_json, write_whole
-from fastssl.training import TIME_UP, Training, restore
-from fastssl.trip import Trip
 
 # What may change between a run and its continuation without changing its numbers.
 FREE = {"max_time", "threads", "loader_threads", "device", "reader", "tensorboard", "store"}
@@ -140,7 +141,7 @@ def prepare(run: Run, step: int, out: str, display: Display) -> None:
     step_memory.check(run)
     for line in start_lines(run, out, step):
         display.say(line)
-    compiling.choose(run, step, display.say)
+    compilation.choose(run, step, display.say)
 
 
 def travel(run: Run, trip: Trip, folder: RunFolder, display: Display) -> int:
@@ -210,7 +211,7 @@ def rehearse(loaded: Loaded, device: devices.Device, ranks: Any) -> int:
     import statistics
     import time
 
-    from fastssl.training import take_step
+    from fastssl.engine.loop import take_step
 
     display = Display(loaded.config.steps, ranks.rank != 0)
     with out_of_memory(loaded):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from fastssl.assemble_data import find_store, view_recipes
 from fastssl.config.resolve import Loaded
+from fastssl.engine.build_data import find_store, view_recipes
 from fastssl.errors import ConfigError
 from fastssl.tracking.run_dir import refused, write_whole
 from pipelines.readers.stored import Stored

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fastssl.assemble import Run
+from fastssl.engine.build import Run
+from fastssl.engine.progress import LAST, Trip
 from fastssl.tracking.console import clock
-from fastssl.trip import LAST, Trip
 
 FIGURES = ("top5_error", "precision", "recall", "f1", "auc", "ece", "class_accuracy")
 

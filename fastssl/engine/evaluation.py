@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fastssl.devices import Device
+from fastssl.engine.devices import Device
 
 Array = npt.NDArray[np.float64]
 AUC_CLASSES = 100  # above, one-vs-rest AUC costs more than it tells

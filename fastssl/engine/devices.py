@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from fastssl import host_memory
 from fastssl.config.schema import RunConfig
+from fastssl.engine import host_memory
 from fastssl.errors import ConfigError, ResourceError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fastssl.algorithms.base import Nets, Step, StepOutput
-from fastssl.assemble import Run
+from fastssl.engine.build import Run
 from fastssl.errors import ResourceError
 
 SHORT = 3600  # seconds; below, compiling costs a run on a CPU more than it can give back

@@ -12,7 +12,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from fastssl.assemble import Run
+from fastssl.engine.build import Run
 from fastssl.errors import ResourceError
 
 # What a container may take, by the second and the first version of cgroups.

@@ -11,16 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastssl import checkpoint, models, optim
+from fastssl import models
 from fastssl.algorithms.base import Algorithm, Facts, Nets, State, Step
-from fastssl.assemble_data import find_store, make_data, view_recipes
 from fastssl.config.resolve import Loaded
-from fastssl.devices import Device
 from fastssl.distributed.collectives import Ranks, SingleRank
-from fastssl.ema import Ema
+from fastssl.engine import checkpoint, optim
+from fastssl.engine.build_data import find_store, make_data, view_recipes
+from fastssl.engine.devices import Device
+from fastssl.engine.ema import Ema
+from fastssl.engine.nonfinite import Guard
+from fastssl.engine.scaler import Scaler
 from fastssl.errors import ConfigError
-from fastssl.guard import Guard
-from fastssl.scaler import Scaler
 from fastssl.tracking.pseudo_label_stats import Quality
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.loader import Loader, evaluation
