@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fastssl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fastssl.predicting import Predictor
+    from fastssl.inference.predictor import Predictor
     from pipelines.store import Store
 
 Place = str | os.PathLike[str]
@@ -62,7 +62,7 @@ def load(run: Place, checkpoint: str = "best", device: str | None = None) -> Pre
     >>> round(sum(share for _, share in guess.top5), 3) <= 1
     True
     """
-    from fastssl.predicting import Predictor
+    from fastssl.inference.predictor import Predictor
 
     return Predictor(run, checkpoint, device)
 
@@ -75,7 +75,7 @@ def evaluate(run: Place, checkpoint: str = "best", store: Place | None = None) -
     >>> sorted(figures)[:5]
     ['auc', 'checkpoint', 'class_accuracy', 'ece', 'error']
     """
-    from fastssl.judging import evaluate as judge
+    from fastssl.inference.trained_model import evaluate as judge
 
     return judge(Path(run), checkpoint, os.fspath(store) if store is not None else None)
 
@@ -103,7 +103,7 @@ def label(run: Place, store: Place, out: Place, **options: Any) -> dict[str, Any
     >>> done["out"], done["written"] == done["pictures"]
     ('pseudo.csv', True)
     """
-    from fastssl.labeling import label as run_label
+    from fastssl.inference.pseudo_label import label as run_label
 
     return run_label(Path(run), os.fspath(store), Path(out), **options)
 
@@ -115,7 +115,7 @@ def export(run: Place, file: Place, checkpoint: str = "best") -> dict[str, Any]:
     >>> fastssl.export("runs/a", "model.safetensors")["difference"]
     0.0
     """
-    from fastssl.exporting import export as run_export
+    from fastssl.inference.export import export as run_export
 
     return run_export(Path(run), Path(file), checkpoint)
 

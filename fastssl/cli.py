@@ -71,7 +71,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Judge a trained model on its test set."""
-    from fastssl.judging import evaluate as judge
+    from fastssl.inference.trained_model import evaluate as judge
     from fastssl.tracking.tables import show
 
     figures = judge(run, checkpoint, store)

@@ -30,8 +30,8 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Say what is on pictures, with the averaged weights of a run."""
-    from fastssl.predicting import Predictor
-    from fastssl.predictions import predict as work
+    from fastssl.inference.prediction_files import predict as work
+    from fastssl.inference.predictor import Predictor
     from fastssl.tracking.progress_bar import Progress
 
     model = Predictor(run, checkpoint, device)
@@ -55,7 +55,7 @@ def show_tally(tally: Any, written: list[str], as_json: bool) -> None:
     """Print the first pictures where no file was asked for, the summary, and the bad files."""
     from contextlib import redirect_stdout
 
-    from fastssl.predictions import SHOWN
+    from fastssl.inference.prediction_files import SHOWN
     from fastssl.tracking.tables import show
 
     # Where the predictions go to stdout themselves, the tables must not.
@@ -96,7 +96,7 @@ def label(
     as_json: Json = False,
 ) -> None:
     """Write pseudo-labels of unlabelled pictures, to look through and convert again."""
-    from fastssl.labeling import label as work
+    from fastssl.inference.pseudo_label import label as work
     from fastssl.tracking.tables import show
 
     done = work(
@@ -131,8 +131,8 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a model as one file to ship, and check it on the spot."""
-    from fastssl import exporting
     from fastssl.errors import ConfigError
+    from fastssl.inference import export as exporting
     from fastssl.tracking.tables import show
 
     if file is None and not compare:

@@ -20,7 +20,7 @@ from PIL import Image
 
 import fastssl
 from fastssl.errors import ConfigError, DataError
-from fastssl.predicting import Predictor
+from fastssl.inference.predictor import Predictor
 from fastssl.profiling.measure import Measured, environment, interleave
 from pipelines.sources.scan import Scan
 

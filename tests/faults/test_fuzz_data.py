@@ -44,7 +44,7 @@ def test_pictures_through_the_decoder_of_convert(tmp_path, tally, times):
 
 
 def test_pictures_through_predict(trained, tmp_path, tally, times):
-    from fastssl.predicting import Predictor
+    from fastssl.inference.predictor import Predictor
 
     count = tally("fuzzed images through predict")
     dice = random.Random(6)

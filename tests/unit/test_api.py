@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 import fastssl
-from fastssl import api, predicting
+from fastssl import api
 from fastssl.errors import ConfigError
+from fastssl.inference import predictor
 from pipelines.store import open_store
 
 
@@ -67,7 +68,7 @@ def test_the_examples_of_the_docstrings_run(
     Image.fromarray(np.asarray(digit)).save(tmp_path / "digit.png")
     monkeypatch.chdir(tmp_path)
     tried = 0
-    for module in (api, predicting):
+    for module in (api, predictor):
         results = doctest.testmod(module, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
         assert results.failed == 0
         tried += results.attempted

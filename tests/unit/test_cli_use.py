@@ -64,7 +64,7 @@ def test_label_and_export_print_what_they_did(trained: Path, data: Path, tmp_pat
 
 def test_export_prints_one_json_list(trained: Path, tmp_path: Path, monkeypatch: Any) -> None:
     times = [{"format": "fastssl", "ms for 1 image": 1.0}]
-    monkeypatch.setattr("fastssl.exporting.compare", lambda run, checkpoint: times)
+    monkeypatch.setattr("fastssl.inference.export.compare", lambda run, checkpoint: times)
     words = ["export", str(trained), str(tmp_path / "m.safetensors"), "--compare", "--json"]
     done = runner.invoke(app, words)
     assert done.exit_code == 0, done.output
@@ -75,7 +75,7 @@ def test_export_prints_one_json_list(trained: Path, tmp_path: Path, monkeypatch:
 def test_a_store_without_unlabelled_pictures_says_how_to_get_some(
     trained: Path, data: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("fastssl.labeling.unlabeled", lambda model, store: [])
+    monkeypatch.setattr("fastssl.inference.pseudo_label.unlabeled", lambda model, store: [])
     words = ["label", str(trained), str(data / "digits"), "--out", str(tmp_path / "p.csv")]
     error = runner.invoke(app, words).exception
     assert isinstance(error, DataError) and "--unlabeled" in error.fix

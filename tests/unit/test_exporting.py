@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import fastssl
-from fastssl import exporting
 from fastssl.errors import ConfigError, UserError
-from fastssl.predicting import Predictor
+from fastssl.inference import export
+from fastssl.inference.predictor import Predictor
 from pipelines.evaluation import evaluation
 from pipelines.store import open_store
 
@@ -36,7 +36,7 @@ def exported(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 def test_the_top1_on_the_test_set_is_that_of_eval(
     kind: str, exported: dict[str, Path], trained: Path, model: Predictor, data: Path
 ) -> None:
-    run = exporting.open_exported(exported[kind], model)
+    run = export.open_exported(exported[kind], model)
     store = open_store(data / "digits")
     wrong = 0
     with torch.inference_mode():
@@ -48,15 +48,15 @@ def test_the_top1_on_the_test_set_is_that_of_eval(
 
 def described(kind: str, file: Path) -> dict[str, object]:
     if kind == "pt2":
-        inside = {exporting.INSIDE: ""}
+        inside = {export.INSIDE: ""}
         torch.export.load(file, extra_files=inside)
-        return json.loads(inside[exporting.INSIDE])
+        return json.loads(inside[export.INSIDE])
     if kind == "onnx":
         import onnx
 
         content = onnx.load(file)
         onnx.checker.check_model(content)
-        assert [one.version for one in content.opset_import if not one.domain] == [exporting.OPSET]
+        assert [one.version for one in content.opset_import if not one.domain] == [export.OPSET]
         shape = content.graph.input[0].type.tensor_type.shape.dim
         assert shape[0].dim_param and [one.dim_value for one in shape[1:]] == [3, 16, 16]
         return json.loads({one.key: one.value for one in content.metadata_props}["fastssl"])
@@ -79,14 +79,14 @@ def test_class_names_and_preprocessing_travel_with_the_file(
 def test_a_file_that_differs_is_refused_and_not_left_behind(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = exporting.write
+    write = export.write
 
     def spoiled(model: Predictor, file: Path) -> None:
         key = "classifier.bias"
         model.content["ema"][key] = model.content["ema"][key] + 2e-4
         write(model, file)
 
-    monkeypatch.setattr(exporting, "write", spoiled)
+    monkeypatch.setattr(export, "write", spoiled)
     with pytest.raises(UserError, match=r"differs from the model by 0\.0002") as error:
         fastssl.export(trained, tmp_path / "m.safetensors")
     assert error.value.exit_code == 1
@@ -98,13 +98,13 @@ def test_names_and_missing_packages_are_told(
 ) -> None:
     with pytest.raises(ConfigError, match=r"no format ends in '\.pth'"):
         fastssl.export(trained, tmp_path / "m.pth")
-    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs onnx") as error:
         fastssl.export(trained, tmp_path / "m.onnx")
     assert "pip install" in error.value.fix
 
 
 def test_the_comparison_times_every_format(trained: Path) -> None:
-    rows = exporting.compare(trained, repetitions=1)
+    rows = export.compare(trained, repetitions=1)
     assert [row["format"] for row in rows] == ["fastssl", *FORMATS]
     assert all(row["images/s"] > 0 for row in rows)

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 import fastssl
-from fastssl import contact_sheet, labeling
 from fastssl.algorithms.common import cpl
 from fastssl.errors import ConfigError, DataError
-from fastssl.predicting import Predictor
+from fastssl.inference import contact_sheet, pseudo_label
+from fastssl.inference.predictor import Predictor
 from pipelines.store import Store, open_store
 from tests.pictures import noise
 
@@ -23,8 +23,8 @@ def model(trained: Path) -> Predictor:
 
 
 @pytest.fixture(scope="module")
-def guesses(model: Predictor, data: Path) -> labeling.Guesses:
-    return labeling.guess(model, open_store(data / "digits"))
+def guesses(model: Predictor, data: Path) -> pseudo_label.Guesses:
+    return pseudo_label.guess(model, open_store(data / "digits"))
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -104,7 +104,7 @@ def test_pseudo_labels_go_back_through_convert(tmp_path: Path) -> None:
 
 
 def test_the_sheet_shows_both_ends_of_every_class(
-    guesses: labeling.Guesses, tmp_path: Path
+    guesses: pseudo_label.Guesses, tmp_path: Path
 ) -> None:
     contact_sheet.write_sheet(guesses, tmp_path / "s.html")
     text = (tmp_path / "s.html").read_text()
@@ -127,11 +127,11 @@ def test_another_algorithms_threshold_is_its_own(model: Predictor) -> None:
 
     for settings, level in ((SimpleNamespace(threshold=0.8), 0.8), (SimpleNamespace(), 0.95)):
         other = SimpleNamespace(loaded=SimpleNamespace(settings=settings), classes=["a", "b"])
-        assert labeling.class_thresholds(other).tolist() == [level, level]
+        assert pseudo_label.class_thresholds(other).tolist() == [level, level]
 
 
 def test_a_store_of_other_classes_is_refused(model: Predictor, data: Path) -> None:
     store = open_store(data / "digits")
     store.class_names = ["cat", "dog"]
     with pytest.raises(DataError, match="other classes"):
-        labeling.guess(model, store)
+        pseudo_label.guess(model, store)

@@ -15,13 +15,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import fastssl
-from fastssl import judging
 from fastssl.cli import app
 from fastssl.engine import evaluation
 from fastssl.errors import ConfigError, DataError
-from fastssl.inputs import files, to_picture
-from fastssl.predicting import Predictor, Preprocessing
-from fastssl.predictions import predict
+from fastssl.inference import trained_model
+from fastssl.inference.inputs import files, to_picture
+from fastssl.inference.prediction_files import predict
+from fastssl.inference.predictor import Predictor, Preprocessing
 from pipelines.convert import Options, convert
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.store import Store, open_store
@@ -53,8 +53,10 @@ def evaluated(trained: Path, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     """Return the logits that `eval` itself judges."""
     seen = []
     judge = evaluation.judge
-    monkeypatch.setattr(judging.evaluation, "judge", lambda *a: seen.append(a[0]) or judge(*a))
-    judging.evaluate(trained)
+    monkeypatch.setattr(
+        trained_model.evaluation, "judge", lambda *a: seen.append(a[0]) or judge(*a)
+    )
+    trained_model.evaluate(trained)
     return seen[0]
 
 

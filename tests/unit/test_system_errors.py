@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fastssl import cli, contact_sheet, labeling
+from fastssl import cli
 from fastssl.distributed.process_group import join
 from fastssl.errors import DataError, ResourceError
-from fastssl.predicting import Predictor
-from fastssl.predictions import predict
+from fastssl.inference import contact_sheet, pseudo_label
+from fastssl.inference.prediction_files import predict
+from fastssl.inference.predictor import Predictor
 from fastssl.tracking.metrics import trim
 from fastssl.tracking.run_dir import RunFolder, writing_whole
 from pipelines.store import open_store
@@ -111,7 +112,7 @@ def test_predictions_that_are_interrupted_leave_the_old_file(
 def test_labels_and_sheets_that_do_not_fit_leave_the_old_files(
     trained: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guesses = labeling.guess(Predictor(trained), open_store(data / "digits"))
+    guesses = pseudo_label.guess(Predictor(trained), open_store(data / "digits"))
     files = [tmp_path / name for name in ("pseudo.csv", "pseudo.html", "pseudo.png")]
     for file in files:
         file.write_text("old\n")
@@ -121,7 +122,7 @@ def test_labels_and_sheets_that_do_not_fit_leave_the_old_files(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ResourceError, match=r"pseudo\.csv can't be used: No space left"):
-        labeling.write(guesses, guesses.trusted, files[0], False)
+        pseudo_label.write(guesses, guesses.trusted, files[0], False)
     for file in files[1:]:
         with pytest.raises(ResourceError, match=f"{file.name} can't be used: No space left"):
             contact_sheet.write_sheet(guesses, file)

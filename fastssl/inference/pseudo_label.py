@@ -21,8 +21,8 @@ import numpy.typing as npt
 from fastssl.algorithms.common import cpl
 from fastssl.engine.build_data import make_data
 from fastssl.errors import ConfigError, DataError
-from fastssl.predicting import Predictor
-from fastssl.predictions import open_out
+from fastssl.inference.prediction_files import open_out
+from fastssl.inference.predictor import Predictor
 from pipelines.store import Store, ensure_store
 
 HEADER = ["path", "label", "confidence", "threshold", "trusted"]
@@ -68,7 +68,7 @@ def label(
         kept &= guesses.trusted
     written = write(guesses, kept, out, given)
     if sheet is not None:
-        from fastssl.contact_sheet import write_sheet
+        from fastssl.inference.contact_sheet import write_sheet
 
         write_sheet(guesses, sheet)
     return {

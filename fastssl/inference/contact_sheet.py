@@ -17,7 +17,7 @@ from fastssl.tracking.run_dir import refused, write_whole
 from pipelines.index import escape
 
 if TYPE_CHECKING:
-    from fastssl.labeling import Guesses
+    from fastssl.inference.pseudo_label import Guesses
 
 EACH = 8  # pictures at either end
 CELL = 96

@@ -20,8 +20,8 @@ from torch import Tensor
 from fastssl.config.resolve import Loaded
 from fastssl.engine import devices
 from fastssl.errors import ConfigError, DataError
-from fastssl.inputs import is_many, to_picture
-from fastssl.judging import open_model, open_run
+from fastssl.inference.inputs import is_many, to_picture
+from fastssl.inference.trained_model import open_model, open_run
 from pipelines.convert.pictures import BadPictureError, fit, open_picture
 from pipelines.loader import evaluation
 from pipelines.store import Store

@@ -15,8 +15,8 @@ from typing import IO, Any
 import numpy as np
 
 from fastssl.errors import ConfigError, DataError
-from fastssl.inputs import files, is_store
-from fastssl.predicting import Outcome, Prediction, Predictor
+from fastssl.inference.inputs import files, is_store
+from fastssl.inference.predictor import Outcome, Prediction, Predictor
 from fastssl.tracking.run_dir import writing_whole
 from pipelines.index import escape
 from pipelines.store import open_store

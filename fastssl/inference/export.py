@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from fastssl.errors import ConfigError, ResourceError, UserError
-from fastssl.predicting import Predictor
+from fastssl.inference.predictor import Predictor
 from fastssl.tracking.run_dir import cannot_write, sync
 from fastssl.version import __version__
 
@@ -162,7 +162,7 @@ def open_exported(file: Path, model: Predictor) -> Run:
         return lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
     from safetensors.torch import load_file
 
-    from fastssl.judging import open_model
+    from fastssl.inference.trained_model import open_model
 
     return open_model(model.loaded, {**model.content, "ema": load_file(file)}, model.device)
 
