@@ -21,7 +21,7 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; runs/NAME.")] = None,
 ) -> None:
     """Train a grid of runs; interrupted or not, the same line goes on with it."""
-    from fastssl.sweep import run
+    from fastssl.sweep.runner import run
 
     raise typer.Exit(run(file, jobs=jobs, dry_run=dry_run, only=only, out=out))
 

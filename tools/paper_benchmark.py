@@ -14,9 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fastssl import grid
 from fastssl.errors import ConfigError, UserError
-from fastssl.sweep import matches
+from fastssl.sweep import grid
+from fastssl.sweep.runner import matches
 
 
 def main(words: list[str] | None = None) -> int:

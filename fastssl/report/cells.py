@@ -11,9 +11,9 @@ from typing import Any
 
 from fastssl.config.resolve import flatten, load
 from fastssl.errors import UserError
-from fastssl.grid import spell
 from fastssl.report.collect import Missing, Run, task_name
 from fastssl.report.figures import Stat, figures, stat
+from fastssl.sweep.grid import spell
 
 # What tells no cell from another: seeds, places, and keys without influence on the numbers.
 ASIDE = {"seed", "split_seed", "data", "labels", "algorithm", "algo", "store", "label_file"}

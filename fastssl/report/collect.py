@@ -14,9 +14,9 @@ import yaml
 
 from fastssl.config.resolve import flatten
 from fastssl.errors import DataError
-from fastssl.grid import spell
-from fastssl.sweep import BOOK, DONE
-from fastssl.sweep_children import locked
+from fastssl.sweep.child_process import locked
+from fastssl.sweep.grid import spell
+from fastssl.sweep.runner import BOOK, DONE
 
 FURTHEST = 2**53  # a step beyond this is no number of a run
 POINTS = 200  # lines of training kept of one run: enough for a curve

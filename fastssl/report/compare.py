@@ -6,10 +6,10 @@ import statistics
 from dataclasses import dataclass
 
 from fastssl import published
-from fastssl.grid import spell
 from fastssl.published import Figure
 from fastssl.report.cells import ASIDE, Cell
 from fastssl.report.figures import Stat, errors, last_error, reach
+from fastssl.sweep.grid import spell
 
 FIXMATCH = "fixmatch"
 ROUND = (30, 50, 70, 80, 90, 95, 98)  # accuracies to reach, of which the highest three are told

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastssl.grid import spell
 from fastssl.report.cells import Cell
 from fastssl.report.class_plots import class_plots
 from fastssl.report.collect import Run, number
 from fastssl.report.curves import Value, choice, curve, rounded
 from fastssl.report.figures import Stat
 from fastssl.report.tables import class_names, tasks
+from fastssl.sweep.grid import spell
 
 Plot = dict[str, Any]
 Links = Callable[[list[Run]], list[list[str]]]

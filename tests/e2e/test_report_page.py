@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fastssl import grid, report
+from fastssl import report
+from fastssl.sweep import grid
 from tests.browser import browser, needs_chromium, screen
 from tests.fake_runs import write_run
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from fastssl import grid
 from fastssl.cli import app
 from fastssl.config import resolve
+from fastssl.sweep import grid
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "tools/tutorial.md", "tools/many_machines.md")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fastssl import grid, sweep, sweep_children, sweep_estimate
 from fastssl.errors import ConfigError
+from fastssl.sweep import child_process, estimate, grid, runner
 from fastssl.tracking.run_dir import RunFolder
 
 # A stand-in for `fastssl train`: a folder with config.yaml and summary.json. It saves at SIGTERM,
@@ -57,7 +57,7 @@ def trainer(tmp_path, monkeypatch):
         mode = modes.get(cell.name, "go")
         return [sys.executable, str(script), str(path), "10", mode, text + "\n"]
 
-    monkeypatch.setattr(sweep, "train_command", command)
+    monkeypatch.setattr(runner, "train_command", command)
     return modes
 
 
@@ -86,8 +86,8 @@ def test_a_grid_is_the_product_of_its_lists_with_names_that_say_so(file):
 
 def test_all_cells_are_trained_and_done_ones_skipped(file, trainer, tmp_path):
     out = tmp_path / "out"
-    assert sweep.run(file, jobs=2, out=out) == 0
-    assert sweep.run(file, out=out) == 0
+    assert runner.run(file, jobs=2, out=out) == 0
+    assert runner.run(file, out=out) == 0
     starts = [(out / cell.name / "starts").read_text() for cell in grid.read(Path(file))[1]]
     assert starts == ["0\n"] * 8
     book = json.loads((out / "sweep.json").read_text())
@@ -97,7 +97,7 @@ def test_all_cells_are_trained_and_done_ones_skipped(file, trainer, tmp_path):
 def test_a_failing_cell_stops_no_other_and_gives_its_exit_code(file, trainer, tmp_path, capsys):
     trainer["40-fixmatch-s1"] = "fail"
     out = tmp_path / "out"
-    assert sweep.run(file, out=out) == 3
+    assert runner.run(file, out=out) == 3
     assert len(list(out.glob("*/summary.json"))) == 7
     told = capsys.readouterr().err
     assert "failed: 40-fixmatch-s1 (exit 3)" in told
@@ -106,34 +106,34 @@ def test_a_failing_cell_stops_no_other_and_gives_its_exit_code(file, trainer, tm
     exits = {row["name"]: row["exit"] for row in book["cells"]}
     assert exits.pop("40-fixmatch-s1") == 3
     assert set(exits.values()) == {0}
-    assert sweep.run(file, out=out, only="100-*") == 0  # of other cells
+    assert runner.run(file, out=out, only="100-*") == 0  # of other cells
     book = json.loads((out / "sweep.json").read_text())
     assert {row["name"]: row["exit"] for row in book["cells"]} == {**exits, "40-fixmatch-s1": 3}
     trainer.clear()
-    assert sweep.run(file, out=out) == 0
+    assert runner.run(file, out=out) == 0
     book = json.loads((out / "sweep.json").read_text())
     assert {row["exit"] for row in book["cells"]} == {0}
 
 
 def test_only_takes_a_part_of_the_cells(file, trainer, tmp_path):
     out = tmp_path / "out"
-    assert sweep.run(file, out=out, only="100-flexmatch-*") == 0
+    assert runner.run(file, out=out, only="100-flexmatch-*") == 0
     assert sorted(path.parent.name for path in out.glob("*/summary.json")) == [
         "100-flexmatch-s0",
         "100-flexmatch-s1",
     ]
     with pytest.raises(ConfigError, match="no cell of tiny matches"):
-        sweep.run(file, out=out, only="nothing")
+        runner.run(file, out=out, only="nothing")
 
 
 def test_a_cell_whose_keys_have_changed_is_not_done(file, trainer, tmp_path):
     out = tmp_path / "out"
     cell = grid.read(Path(file))[1][0]
-    sweep.run(file, out=out, only=cell.name)
-    assert sweep.done(out / cell.name, cell)
+    runner.run(file, out=out, only=cell.name)
+    assert runner.done(out / cell.name, cell)
     text = Path(file).read_text().replace("steps: 10", "steps: 20")
     Path(file).write_text(text)
-    assert not sweep.done(out / cell.name, grid.read(Path(file))[1][0])
+    assert not runner.done(out / cell.name, grid.read(Path(file))[1][0])
 
 
 def test_a_signal_goes_on_to_the_cells_and_the_same_line_goes_on(file, trainer, tmp_path):
@@ -153,16 +153,16 @@ def test_a_signal_goes_on_to_the_cells_and_the_same_line_goes_on(file, trainer, 
     for kill in (signal.SIGTERM, signal.SIGKILL):
         process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
         first = out / "40-fixmatch-s0"
-        wait_for(lambda first=first: (first / "alive").exists() and sweep_children.locked(first))
+        wait_for(lambda first=first: (first / "alive").exists() and child_process.locked(first))
         if kill == signal.SIGTERM:
             with pytest.raises(ConfigError, match="another sweep is at work"):
-                sweep.run(file, out=out)
+                runner.run(file, out=out)
         process.send_signal(kill)
         process.communicate(timeout=60)
         assert process.returncode == (143 if kill == signal.SIGTERM else -9)
         (first / "alive").unlink()
     trainer.clear()
-    assert sweep.run(file, jobs=2, out=out) == 0, "the orphans are waited for"
+    assert runner.run(file, jobs=2, out=out) == 0, "the orphans are waited for"
     assert (first / "starts").read_text().split() == ["0", "1", "2"], "it did not go on"
     assert len(list(out.glob("*/summary.json"))) == 8
 
@@ -181,23 +181,23 @@ def test_a_folder_that_is_no_sweep_is_refused(file, trainer, tmp_path):
     out.mkdir()
     (out / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="holds files, but no sweep"):
-        sweep.run(file, out=out)
+        runner.run(file, out=out)
     assert sorted(entry.name for entry in out.iterdir()) == [".lock", "thesis.txt"]
     with pytest.raises(ConfigError, match="--jobs is 0"):
-        sweep.run(file, jobs=0)
+        runner.run(file, jobs=0)
 
 
 def test_a_dry_run_prints_the_cells_and_an_estimate(file, trainer, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
-    sweep.run(file, out=out, only="40-fixmatch-s0")
+    runner.run(file, out=out, only="40-fixmatch-s0")
     capsys.readouterr()
     tried = []
     monkeypatch.setattr(
-        sweep_estimate,
+        estimate,
         "rehearse",
-        lambda cell, jobs: tried.append(cell.name) or sweep_estimate.NO_DATA,
+        lambda cell, jobs: tried.append(cell.name) or estimate.NO_DATA,
     )
-    assert sweep.run(file, out=out, dry_run=True) == 0
+    assert runner.run(file, out=out, dry_run=True) == 0
     told = capsys.readouterr().out
     assert "40-fixmatch-s0" in told and "done" in told
     # three fixmatch cells of ten steps at the half second of the one that ran
@@ -221,9 +221,9 @@ def test_a_try_has_the_threads_of_a_run_and_tells_why_it_failed(
         code, told = next(end for name, end in ends.items() if f"algorithm={name}" in line)
         return subprocess.CompletedProcess(line, code, "", told)
 
-    monkeypatch.setattr(sweep_estimate.subprocess, "run", run)
-    monkeypatch.setattr(sweep.os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert sweep.run(file, out=tmp_path / "out", dry_run=True, jobs=4) == 0
+    monkeypatch.setattr(estimate.subprocess, "run", run)
+    monkeypatch.setattr(runner.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert runner.run(file, out=tmp_path / "out", dry_run=True, jobs=4) == 0
     assert len(lines) == 2 and all("threads=2" in line for line in lines)
     told = capsys.readouterr().out
     assert "the time of 4 cells is not known: MemoryError: too much" in told
@@ -237,11 +237,11 @@ def test_ratio_and_the_settings_of_the_algorithm_decide_the_time_of_a_step(tmp_p
         "algo.forward: [together, split], seed: [0, 1]}\n"
     )
     cells = grid.read(path)[1]
-    assert (len(cells), len({sweep_estimate.kind(cell) for cell in cells})) == (8, 4)
+    assert (len(cells), len({estimate.kind(cell) for cell in cells})) == (8, 4)
 
 
 def test_a_lock_is_looked_at_without_the_right_to_write(tmp_path, monkeypatch):
-    assert not sweep_children.locked(tmp_path)
+    assert not child_process.locked(tmp_path)
     (tmp_path / ".lock").touch()
     modes = []
 
@@ -251,33 +251,33 @@ def test_a_lock_is_looked_at_without_the_right_to_write(tmp_path, monkeypatch):
             raise PermissionError(mode)
         return open(path, mode, **options)
 
-    monkeypatch.setattr(sweep_children, "open", open_, raising=False)
-    assert not sweep_children.locked(tmp_path)
+    monkeypatch.setattr(child_process, "open", open_, raising=False)
+    assert not child_process.locked(tmp_path)
     with open(tmp_path / ".lock", "a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert sweep_children.locked(tmp_path)
+        assert child_process.locked(tmp_path)
     assert modes
 
     def refuse(path, mode="r", **options):
         raise PermissionError(mode)
 
-    monkeypatch.setattr(sweep_children, "open", refuse)
-    assert not sweep_children.locked(tmp_path)
+    monkeypatch.setattr(child_process, "open", refuse)
+    assert not child_process.locked(tmp_path)
 
 
 def test_several_jobs_share_cores_and_gpus(file, monkeypatch):
     cell = grid.read(Path(file))[1][0]
-    one, two = sweep.train_command(cell, Path("a"), 1), sweep.train_command(cell, Path("a"), 1000)
+    one, two = runner.train_command(cell, Path("a"), 1), runner.train_command(cell, Path("a"), 1000)
     assert not any(word.startswith("threads=") for word in one)
     assert "threads=1" in two and two[-3:] == ["--out", "a", "--resume"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    seen = [sweep_children.environment(slot, 3)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
+    seen = [child_process.environment(slot, 3)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
     assert seen == ["4", "6", "4"]
-    assert sweep_children.environment(0, 1)["CUDA_VISIBLE_DEVICES"] == "4,6"
+    assert child_process.environment(0, 1)["CUDA_VISIBLE_DEVICES"] == "4,6"
 
 
 def test_neither_sweep_nor_report_needs_torch():
-    code = "import sys, fastssl.sweep, fastssl.report; sys.exit('torch' in sys.modules)"
+    code = "import sys, fastssl.sweep.runner, fastssl.report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ)).returncode == 0
 
 

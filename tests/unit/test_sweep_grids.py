@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fastssl import grid
 from fastssl.config.resolve import FOLDER
 from fastssl.errors import ConfigError
+from fastssl.sweep import grid
 
 PAPER = sorted(path.stem for path in (FOLDER / "paper").glob("*.yaml"))
 

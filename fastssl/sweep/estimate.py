@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fastssl.errors import DataError
-from fastssl.grid import Cell
-from fastssl.sweep import done, summary, train_words
+from fastssl.sweep.grid import Cell
+from fastssl.sweep.runner import done, summary, train_words
 from fastssl.tracking.console import clock
 from fastssl.tracking.tables import show as show_table
 

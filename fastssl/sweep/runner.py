@@ -21,11 +21,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from fastssl import grid
 from fastssl.config.resolve import flatten
 from fastssl.errors import ConfigError, DataError
-from fastssl.grid import Cell
-from fastssl.sweep_children import die_with_parent, environment, last_lines, locked
+from fastssl.sweep import grid
+from fastssl.sweep.child_process import die_with_parent, environment, last_lines, locked
+from fastssl.sweep.grid import Cell
 from fastssl.tracking.console import clock
 from fastssl.tracking.run_dir import LOCK, RunFolder, cannot_write, write_json
 
@@ -54,7 +54,7 @@ def run(
         )
     folder = Path(out) if out else Path("runs") / name
     if dry_run:
-        from fastssl.sweep_estimate import show
+        from fastssl.sweep.estimate import show
 
         return show(name, chosen, folder, jobs)
     with claimed(folder):
