@@ -19,10 +19,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fastssl.profiling.measure import environment
+from fastssl.report.aggregation import figures
 from fastssl.report.cells import Cell, group
-from fastssl.report.collect import number, read_all
 from fastssl.report.curves import curve
-from fastssl.report.figures import figures
+from fastssl.report.load import number, read_all
 
 RESULTS = Path(__file__).resolve().parent / "results"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fastssl.errors import ConfigError
 from fastssl.report.cells import group
-from fastssl.report.collect import read_all
 from fastssl.report.content import Content, build
 from fastssl.report.formats import as_csv, as_json, as_markdown
+from fastssl.report.load import read_all
 from fastssl.report.page import as_html
 from fastssl.tracking.run_dir import cannot_write, write_whole
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from fastssl.config.resolve import flatten, load
 from fastssl.errors import UserError
-from fastssl.report.collect import Missing, Run, task_name
-from fastssl.report.figures import Stat, figures, stat
+from fastssl.report.aggregation import Stat, figures, stat
+from fastssl.report.load import Missing, Run, task_name
 from fastssl.sweep.grid import spell
 
 # What tells no cell from another: seeds, places, and keys without influence on the numbers.

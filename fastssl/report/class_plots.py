@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fastssl.report.cells import Cell
-from fastssl.report.collect import Run, number
 from fastssl.report.curves import KEPT_BY_CLASS, Value, choice, curve, shared_steps
+from fastssl.report.load import Run, number
 from fastssl.report.tables import class_means, class_names
 
 SHOWN = 12  # classes in one plot: the six worst and the six best where there are more

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from fastssl import published
-from fastssl.published import Figure
+from fastssl.report import published
+from fastssl.report.aggregation import Stat, errors, last_error, reach
 from fastssl.report.cells import ASIDE, Cell
-from fastssl.report.figures import Stat, errors, last_error, reach
+from fastssl.report.published import Figure
 from fastssl.sweep.grid import spell
 
 FIXMATCH = "fixmatch"

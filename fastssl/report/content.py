@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fastssl import published
-from fastssl.report import plots, tables
+from fastssl.report import plots, published, tables
 from fastssl.report.cells import Cell
-from fastssl.report.collect import Found, Run
 from fastssl.report.compare import FIXMATCH, levels, reached, reduction
+from fastssl.report.load import Found, Run
 from fastssl.report.machines import machines
 from fastssl.report.notes import notes
 from fastssl.report.tables import Table

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastssl.report.cells import Cell
-from fastssl.report.collect import Run, number
+from fastssl.report.load import Run, number
 
 KEPT = 200  # points of one curve
 KEPT_BY_CLASS = 100  # of one among a dozen

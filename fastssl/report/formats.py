@@ -6,8 +6,8 @@ import csv
 import io
 import json
 
+from fastssl.report.aggregation import figures
 from fastssl.report.content import Content, rows
-from fastssl.report.figures import figures
 from fastssl.report.tables import Entry
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from fastssl.report.collect import Run
+from fastssl.report.load import Run
 from fastssl.report.tables import Entry, Table
 
 

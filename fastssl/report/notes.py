@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fastssl.engine.progress import LAST
+from fastssl.report.aggregation import best_line, class_accuracy, errors, median_error
 from fastssl.report.cells import Cell, default_values
-from fastssl.report.collect import Found, Run, number
 from fastssl.report.compare import unlike_paper
-from fastssl.report.figures import best_line, class_accuracy, errors, median_error
+from fastssl.report.load import Found, Run, number
 
 LISTED = 12  # names in one sentence
 

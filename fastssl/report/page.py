@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fastssl import published
+from fastssl.report import published
 from fastssl.report.content import Content
 from fastssl.report.tables import Entry, Table
 

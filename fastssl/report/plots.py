@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fastssl.report.aggregation import Stat
 from fastssl.report.cells import Cell
 from fastssl.report.class_plots import class_plots
-from fastssl.report.collect import Run, number
 from fastssl.report.curves import Value, choice, curve, rounded
-from fastssl.report.figures import Stat
+from fastssl.report.load import Run, number
 from fastssl.report.tables import class_names, tasks
 from fastssl.sweep.grid import spell
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fastssl import published
+from fastssl.report import published
+from fastssl.report.aggregation import Stat, class_accuracy, figures, stat
 from fastssl.report.cells import Cell
-from fastssl.report.collect import Missing, Run
 from fastssl.report.compare import FIXMATCH, Level, differs, levels, reached, reduction
-from fastssl.report.figures import Stat, class_accuracy, figures, stat
+from fastssl.report.load import Missing, Run
 from fastssl.tracking.console import clock
 
 CLASSES = 30  # rows of the class table; with more classes the worst and best are shown

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from fastssl import published, report
+from fastssl import report
 from fastssl.algorithms import ALGORITHMS
+from fastssl.report import published
 from pipelines.datasets import DATASETS
 
 

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from fastssl import report
-from fastssl.published import Figure
-from fastssl.report import cells, collect, compare, curves, figures
+from fastssl.report import aggregation, cells, compare, curves, load
 from fastssl.report.page import kind
+from fastssl.report.published import Figure
 from fastssl.report.tables import Entry, Table
 from tests.fake_runs import write_run
 
@@ -58,8 +58,8 @@ def test_the_best_is_chosen_by_validation_where_there_is_one(tmp_path):
     for line, error in zip(evaluated, (30.0, 10.0, 20.0), strict=True):
         line["validation_error"] = error
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = collect.read_all([tmp_path]).runs[0]
-    assert figures.best_line(found)["step"] == evaluated[1]["step"]
+    found = load.read_all([tmp_path]).runs[0]
+    assert aggregation.best_line(found)["step"] == evaluated[1]["step"]
 
 
 def test_convergence_tells_steps_time_and_the_share_of_fixmatch(tmp_path):
@@ -108,7 +108,7 @@ def test_relative_reduction_is_of_the_mean_best_errors(tmp_path):
 )
 def test_what_differs_by_two_deviations_is_marked(ours, paper, metric, mark):
     figure = Figure(*paper, "table 1")
-    assert compare.differs(figures.Stat(*ours, 3), figure, metric) == mark
+    assert compare.differs(aggregation.Stat(*ours, 3), figure, metric) == mark
 
 
 def test_a_report_sets_ours_beside_the_papers_and_says_where_settings_differ(tmp_path):
@@ -175,7 +175,7 @@ def test_settings_that_differ_make_cells_and_seeds_and_threads_do_not(tmp_path):
     write_run(tmp_path / "c", {"seed": 0, "algo.threshold": 0.9})
     write_run(tmp_path / "d", {"seed": 0, "steps": 2000})
     write_run(tmp_path / "e", {"seed": 0, "init": "x"})
-    found = cells.group(collect.read_all([tmp_path]).runs)
+    found = cells.group(load.read_all([tmp_path]).runs)
     assert [(cell.name, len(cell.runs)) for cell in found] == [
         ("flexmatch", 2),
         ("flexmatch init=x", 1),
@@ -251,13 +251,13 @@ def test_the_time_of_a_step_forgets_evaluations_and_the_first_steps(tmp_path):
         late = 30.0 * (line["step"] > 500)  # an evaluation after step 500 took half a minute
         line["seconds"] = 60 + 0.02 * line["step"] + late
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert figures.step_seconds(collect.read_all([tmp_path]).runs[0]) == pytest.approx(0.02)
+    assert aggregation.step_seconds(load.read_all([tmp_path]).runs[0]) == pytest.approx(0.02)
 
 
 def test_curves_are_means_over_the_runs_that_got_so_far(tmp_path):
     write_run(tmp_path / "a", {"seed": 0}, evals=10)
     write_run(tmp_path / "b", {"seed": 1}, evals=10)
-    cell = cells.group(collect.read_all([tmp_path]).runs)[0]
+    cell = cells.group(load.read_all([tmp_path]).runs)[0]
     series = curves.curve(cell, lambda run: run.evals, lambda line: line["error"])
     both = [[line["error"] for line in run.evals] for run in cell.runs]
     mean = [sum(pair) / 2 for pair in zip(*both, strict=True)]

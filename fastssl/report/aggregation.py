@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastssl.engine.progress import LAST
-from fastssl.report.collect import Run, number, numbers
+from fastssl.report.load import Run, number, numbers
 
 AT_BEST = ("top5_error", "precision", "recall", "f1", "auc", "ece")
 
