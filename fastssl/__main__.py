@@ -1,5 +1,5 @@
 """`python -m fastssl` is the command `fastssl`."""
 
-from fastssl.cli import main
+from fastssl.cli.command import main
 
 main()

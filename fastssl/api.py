@@ -129,7 +129,7 @@ def profile(subject: str, **options: Any) -> dict[str, Any]:
     pipelines.errors.ConfigError: there is nothing to profile named 'nothing'
       fix: type one of: views, photos, convert, cpl, step, train, predict, checkpoint, scaling, plan
     """
-    from fastssl.cli_profile import subject_module
+    from fastssl.cli.profile import subject_module
 
     module = subject_module(subject)
     known = {field.name: field for field in fields(module.Options)}

@@ -105,11 +105,11 @@ def _train(
     sys.stderr = open(f"{out}.rank-{rank}", "a", buffering=1)  # noqa: SIM115
     if before:
         before(rank)
-    from fastssl import cli
+    from fastssl.cli import command
 
     arguments = ["fastssl", "train", "digits", *TINY, *words, *only.get(rank, []), "--out", out]
     sys.argv = [*arguments, "--resume"] if resume else arguments
-    cli.main()
+    command.main()
 
 
 def told(out: Path, rank: int) -> str:

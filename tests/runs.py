@@ -38,7 +38,7 @@ _server = multiprocessing.get_context("forkserver")
 # All that a run imports on its way, so that a forked one begins at once.
 _server.set_forkserver_preload(
     [
-        "fastssl.cli",
+        "fastssl.cli.command",
         "fastssl.engine.launch",
         "fastssl.algorithms.flexmatch",
         "pipelines.views.kernel_cpu",
@@ -101,7 +101,7 @@ def _work(words: list[str], kill_at: int | None, before: Before | None, data: st
         before()
     if kill_at is not None:
         _die_before(kill_at)
-    from fastssl import cli
+    from fastssl.cli import command as cli
 
     sys.argv = ["fastssl", *words]
     cli.main()

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from fastssl import cli
+from fastssl.cli import command as cli
+from fastssl.cli.listing import configuration
 from fastssl.config.resolve import load, parse_words
 from fastssl.config.schema import RunConfig
 from fastssl.errors import UserError
-from fastssl.listing import configuration
 from fastssl.tracking.metrics import read_metrics, trim
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.sources.label_file import read_labels

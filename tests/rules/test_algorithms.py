@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import fastssl.algorithms
-from fastssl import listing, models
+from fastssl import models
 from fastssl.algorithms import ALGORITHMS, Nets, vat
+from fastssl.cli import listing
 from fastssl.distributed.collectives import SingleRank
 from pipelines.batch import Batch
 from tests.fake_cuda import fake_cuda, no_host_wait

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from fastssl.cli import app
+from fastssl.cli.command import app
 from fastssl.config import resolve
 from fastssl.sweep import grid
 
@@ -62,7 +62,7 @@ def test_a_command_of_the_documents_can_be_typed(line):
 def test_light_verbs_import_no_torch():
     code = (
         "import sys\n"
-        "from fastssl.cli import app\n"
+        "from fastssl.cli.command import app\n"
         f"for words in {LIGHT!r}:\n"
         "    sys.argv = ['fastssl', *words]\n"
         "    try:\n"

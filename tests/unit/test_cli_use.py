@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fastssl.cli import app
+from fastssl.cli.command import app
 from fastssl.errors import ConfigError, DataError
 from fastssl.tracking.progress_bar import Progress
 
@@ -36,7 +36,7 @@ def test_the_verbs_of_using_a_model_are_there() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_written(shell: str) -> None:
-    program = "import sys; sys.argv = ['fastssl']; from fastssl.cli import main; main()"
+    program = "import sys; sys.argv = ['fastssl']; from fastssl.cli.command import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
+from fastssl.cli.listing import configuration
 from fastssl.config.resolve import available, load
 from fastssl.errors import ConfigError
-from fastssl.listing import configuration
 from tests.faults.fuzzing import bounded
 
 

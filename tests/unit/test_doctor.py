@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fastssl import doctor
-from fastssl.cli import app
+from fastssl.cli import doctor
+from fastssl.cli.command import app
 from fastssl.errors import DataError
 
 

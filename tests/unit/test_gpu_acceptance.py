@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fastssl.cli import app
+from fastssl.cli.command import app
 from tests.rules.test_records import tool
 
 program = tool("gpu_acceptance")

@@ -7,7 +7,7 @@ import yaml
 from typer.testing import CliRunner
 
 from fastssl.algorithms import ALGORITHMS
-from fastssl.cli import app
+from fastssl.cli.command import app
 from fastssl.config.migration import migrate
 from fastssl.config.resolve import load
 from fastssl.errors import ConfigError

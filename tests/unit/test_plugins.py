@@ -11,9 +11,9 @@ import yaml
 import fastssl
 from fastssl import plugins
 from fastssl.algorithms import ALGORITHMS
+from fastssl.cli.listing import rows
 from fastssl.config.resolve import load
 from fastssl.errors import ConfigError
-from fastssl.listing import rows
 
 MODEL = """
 from torch import nn

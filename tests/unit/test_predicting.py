@@ -15,7 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import fastssl
-from fastssl.cli import app
+from fastssl.cli.command import app
 from fastssl.engine import evaluation
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference import trained_model

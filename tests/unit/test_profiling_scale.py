@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from fastssl import cli_profile
+from fastssl.cli import profile
 from fastssl.errors import ConfigError, ResourceError
 from fastssl.profiling import collectives, plan, scaling
 from fastssl.profiling.plan import Load, Rates, predict
@@ -158,7 +158,7 @@ def fake_subject(monkeypatch, found):
 def test_the_verb_gives_the_options_and_prints_the_record(monkeypatch, capsys, tmp_path):
     from typer.testing import CliRunner
 
-    from fastssl.cli import app
+    from fastssl.cli.command import app
 
     found = {}
     fake_subject(monkeypatch, found)
@@ -193,12 +193,12 @@ def test_the_verb_gives_the_options_and_prints_the_record(monkeypatch, capsys, t
 )
 def test_what_can_not_be_profiled_is_told(subject, words, config, asked, told):
     with pytest.raises(ConfigError, match=told):
-        cli_profile.measure(subject, words, config, asked)
+        profile.measure(subject, words, config, asked)
 
 
 @pytest.mark.parametrize("words", [["step", "batch=abc"], ["step", "--threads", "1,2"], ["photos"]])
 def test_a_mistake_is_told_in_two_lines_with_a_word_to_type(words, monkeypatch, capsys):
-    from fastssl.cli import main
+    from fastssl.cli.command import main
 
     monkeypatch.setattr("sys.argv", ["fastssl", "profile", *words])
     with pytest.raises(SystemExit) as ended:
@@ -211,7 +211,7 @@ def test_a_mistake_is_told_in_two_lines_with_a_word_to_type(words, monkeypatch, 
 def test_options_have_the_types_of_their_fields(monkeypatch):
     found = {}
     monkeypatch.setattr(plan, "run", lambda **options: found.update(options) or {})
-    cli_profile.measure("plan", ["link=12e9", "decode=none", "check=false"], None, {})
+    profile.measure("plan", ["link=12e9", "decode=none", "check=false"], None, {})
     assert found == {"link": 12e9, "decode": None, "check": False, "overrides": []}
 
 
@@ -221,7 +221,7 @@ def test_the_documented_plan_needs_no_data(tmp_path, monkeypatch):
 
     from typer.testing import CliRunner
 
-    from fastssl.cli import app
+    from fastssl.cli.command import app
 
     monkeypatch.setenv("FASTSSL_DATA", str(tmp_path))
     text = (Path(__file__).parents[2] / "tools" / "many_machines.md").read_text()
@@ -245,13 +245,13 @@ def test_a_plan_on_paper_has_the_load_of_a_real_run(data):
 def test_words_of_a_run_are_settings(monkeypatch):
     found = {}
     monkeypatch.setattr(plan, "run", lambda **options: found.update(options) or {})
-    cli_profile.measure("plan", ["batch=8", "world=4"], "cifar10", {"steps": 3})
+    profile.measure("plan", ["batch=8", "world=4"], "cifar10", {"steps": 3})
     assert found == {"overrides": ["batch=8"], "world": 4, "config": "cifar10", "steps": 3}
 
 
 def test_every_subject_is_there():
     from importlib import import_module
 
-    for subject in cli_profile.SUBJECTS:
+    for subject in profile.SUBJECTS:
         module = import_module(f"fastssl.profiling.{subject}")
         assert callable(module.run) and module.__doc__

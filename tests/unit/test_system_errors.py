@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastssl import cli
+from fastssl.cli import command
 from fastssl.distributed.process_group import join
 from fastssl.errors import DataError, ResourceError
 from fastssl.inference import contact_sheet, pseudo_label
@@ -52,10 +52,10 @@ def test_any_error_of_the_system_is_told(monkeypatch: pytest.MonkeyPatch, capsys
     def fail(*words: object, **more: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/some/log.txt")
 
-    monkeypatch.setattr(cli, "app", fail)
-    monkeypatch.setattr(cli.os, "dup2", lambda *numbers: None)
+    monkeypatch.setattr(command, "app", fail)
+    monkeypatch.setattr(command.os, "dup2", lambda *numbers: None)
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        command.main()
     assert ended.value.code == 5
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "error: /some/log.txt can't be used: Permission denied" and len(told) == 2

@@ -161,7 +161,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Show what this machine can run, and the pip line for what is missing."""
-    from fastssl.doctor import rows, self_test
+    from fastssl.cli.doctor import rows, self_test
     from fastssl.tracking.tables import show
 
     found = rows()

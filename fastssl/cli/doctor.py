@@ -12,8 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from fastssl.cli.listing import installed
 from fastssl.errors import UserError
-from fastssl.listing import installed
 from fastssl.tracking import environment
 
 EXTRAS = {

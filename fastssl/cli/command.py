@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fastssl import cli_profile, cli_sweep, cli_use
+from fastssl.cli import inference, profile, sweep
 from fastssl.errors import ConfigError, UserError
 from fastssl.version import __version__
 
@@ -95,12 +95,12 @@ def config(
 ) -> None:
     """Show every setting, its value, where it comes from and what it does."""
     if from_torchssl:
-        cli_use.migrate(from_torchssl)
+        inference.migrate(from_torchssl)
         return
     if config is None:
         raise ConfigError("no configuration is named", "fastssl config digits")
+    from fastssl.cli.listing import configuration
     from fastssl.config.resolve import load
-    from fastssl.listing import configuration
     from fastssl.tracking.tables import show
 
     show(configuration(load(config, words)), as_json)
@@ -112,7 +112,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List what there is to choose from."""
-    from fastssl.listing import rows
+    from fastssl.cli.listing import rows
     from fastssl.tracking.tables import show
 
     show(rows(kind), as_json)
@@ -192,7 +192,7 @@ def views(
     print(write_sheet(load(config, words), out))
 
 
-for _name, (_verb, _epilog) in {**cli_sweep.VERBS, **cli_use.VERBS, **cli_profile.VERBS}.items():
+for _name, (_verb, _epilog) in {**sweep.VERBS, **inference.VERBS, **profile.VERBS}.items():
     app.command(_name, epilog=_epilog)(_verb)
 
 

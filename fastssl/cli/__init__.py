@@ -1,0 +1,8 @@
+"""The command: every verb parses its options, calls the library and prints.
+
+No module outside this package imports it, except `__main__`.
+"""
+
+from fastssl.cli.command import app, main
+
+__all__ = ["app", "main"]
