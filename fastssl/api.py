@@ -18,7 +18,7 @@ from fastssl.errors import ConfigError
 
 if TYPE_CHECKING:
     from fastssl.inference.predictor import Predictor
-    from pipelines.store import Store
+    from pipelines.store.store import Store
 
 Place = str | os.PathLike[str]
 

@@ -20,9 +20,9 @@ from pipelines.datasets import DATASETS
 from pipelines.sources import Source
 from pipelines.sources.folder import OwnOptions
 from pipelines.sources.opening import open_source
-from pipelines.store import Store, default_place, open_store
-from pipelines.verify import Report
-from pipelines.verify import verify as look
+from pipelines.store.store import Store, default_place, open_store
+from pipelines.store.verify import Report
+from pipelines.store.verify import verify as look
 
 
 def convert(

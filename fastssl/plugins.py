@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fastssl.algorithms.base import Algorithm
-    from pipelines.store import Store
+    from pipelines.store.store import Store
 
 GROUPS = {
     "model": "fastssl.models",
@@ -171,9 +171,9 @@ def ensure_store(name: str) -> Store | None:
     if not known("data", name):
         return None
     from pipelines.convert import convert
-    from pipelines.manifest import NAME
     from pipelines.sources import Source
-    from pipelines.store import default_place, open_store
+    from pipelines.store.manifest import NAME
+    from pipelines.store.store import default_place, open_store
 
     source = load("data", name)()
     if not isinstance(source, Source):

@@ -6,7 +6,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     """Import the names that others call when they are first asked for."""
     if name == "open_store":
-        from pipelines.store import open_store
+        from pipelines.store.store import open_store
 
         return open_store
     if name == "open_loader":

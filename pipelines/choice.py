@@ -10,7 +10,7 @@ from pipelines.errors import ConfigError
 from pipelines.readers import READERS
 
 if TYPE_CHECKING:
-    from pipelines.store import Store
+    from pipelines.store.store import Store
 
 SHARE = 0.25  # of the free memory that a resident split may take
 CGROUP = Path("/sys/fs/cgroup/memory.max")

@@ -16,7 +16,7 @@ from pipelines.transfer import Transfer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipelines.store import Store
+    from pipelines.store.store import Store
 
 KEPT = 2  # readers kept from one evaluation to the next: test and validation
 _kept: dict[tuple[Any, ...], Reader] = {}

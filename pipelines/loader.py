@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-    from pipelines.store import Store
+    from pipelines.store.store import Store
     from pipelines.views import Recipe
 
 __all__ = ["Loader", "evaluation"]

@@ -10,7 +10,7 @@ from pipelines.datasets import DATASETS
 from pipelines.loader import Loader
 from pipelines.order import Order
 from pipelines.split import make_split
-from pipelines.store import Store, ensure_store
+from pipelines.store.store import Store, ensure_store
 from pipelines.views import recipes
 
 WEAK_AND_STRONG = {"weak": "weak", "strong": "strong"}

@@ -6,7 +6,7 @@ import tarfile
 import numpy as np
 from PIL import Image
 
-from pipelines.store import Store
+from pipelines.store.store import Store
 
 
 def read_tars(store: Store, split: str) -> tuple[list[bytes], list[int], list[int]]:

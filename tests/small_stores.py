@@ -6,7 +6,7 @@ import numpy as np
 
 from pipelines.convert import Options, convert
 from pipelines.sources import Source, SourceSplit, array_chunks
-from pipelines.store import Store, open_store
+from pipelines.store.store import Store, open_store
 from tests.pictures import noise
 
 CLASSES = 4

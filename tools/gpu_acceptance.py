@@ -32,7 +32,7 @@ def run_tests() -> dict[str, Any]:
 
 def profiles(quick: bool, photos: Path | None) -> list[tuple[str, list[str]]]:
     """Return the profiles to take: a subject with its words."""
-    from pipelines.store import default_place
+    from pipelines.store.store import default_place
 
     few = ["--repetitions", "2"] if quick else []
     data = "cifar10" if (default_place("cifar10") / "dataset.json").exists() else "digits"

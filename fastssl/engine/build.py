@@ -26,7 +26,7 @@ from fastssl.tracking.pseudo_label_stats import Quality
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.loader import Loader, evaluation
 from pipelines.split import Split
-from pipelines.store import Store
+from pipelines.store.store import Store
 
 
 @dataclass(slots=True)

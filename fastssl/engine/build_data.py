@@ -10,7 +10,7 @@ from fastssl.errors import ConfigError
 from pipelines.datasets import DATASETS
 from pipelines.order import Order
 from pipelines.split import Split, make_split
-from pipelines.store import Store, ensure_store
+from pipelines.store.store import Store, ensure_store
 from pipelines.views import Recipe, recipes
 
 

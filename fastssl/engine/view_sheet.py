@@ -13,7 +13,7 @@ from fastssl.config.resolve import Loaded
 from fastssl.engine.build_data import find_store, view_recipes
 from fastssl.errors import ConfigError
 from fastssl.tracking.run_dir import refused, write_whole
-from pipelines.readers.stored import Stored
+from pipelines.store.records import Stored
 from pipelines.views import apply, draw, names
 
 ROWS = 8

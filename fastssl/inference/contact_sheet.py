@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fastssl.errors import ConfigError
 from fastssl.tracking.run_dir import refused, write_whole
-from pipelines.index import escape
+from pipelines.store.index import escape
 
 if TYPE_CHECKING:
     from fastssl.inference.pseudo_label import Guesses

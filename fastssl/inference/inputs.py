@@ -82,6 +82,6 @@ def files(words: Iterable[str], lines: Iterable[str]) -> Iterator[str]:
 
 def is_store(word: str) -> bool:
     """Tell whether a word is the folder of a converted data set."""
-    from pipelines.manifest import NAME
+    from pipelines.store.manifest import NAME
 
     return (Path(word) / NAME).is_file()

@@ -18,8 +18,8 @@ from fastssl.errors import ConfigError, DataError
 from fastssl.inference.inputs import files, is_store
 from fastssl.inference.predictor import Outcome, Prediction, Predictor
 from fastssl.tracking.run_dir import writing_whole
-from pipelines.index import escape
-from pipelines.store import open_store
+from pipelines.store.index import escape
+from pipelines.store.store import open_store
 
 SHOWN = 20  # pictures in the table, and unreadable files told by name
 HEADER = ["path", "label", "probability", "top5"]

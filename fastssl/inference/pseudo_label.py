@@ -23,7 +23,7 @@ from fastssl.engine.build_data import make_data
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.prediction_files import open_out
 from fastssl.inference.predictor import Predictor
-from pipelines.store import Store, ensure_store
+from pipelines.store.store import Store, ensure_store
 
 HEADER = ["path", "label", "confidence", "threshold", "trusted"]
 FALLBACK = 0.95  # threshold for an algorithm that has none

@@ -15,7 +15,7 @@ from fastssl.engine.build_data import find_store, view_recipes
 from fastssl.errors import ConfigError, DataError
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.loader import evaluation as walk
-from pipelines.store import open_store
+from pipelines.store.store import open_store
 
 
 def open_run(path: Path, which: str = "best") -> tuple[Loaded, dict[str, Any]]:

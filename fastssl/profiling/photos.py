@@ -26,7 +26,7 @@ from pipelines.order import Order
 from pipelines.readers import READERS, Indices, Reader
 from pipelines.sources import Source, SourceSplit, file_chunks
 from pipelines.split import Split
-from pipelines.store import Store, open_store
+from pipelines.store.store import Store, open_store
 from pipelines.views import recipes
 
 STORED, SIZE, PADDING = 256, 224, 4

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.importing import import_ffcv
-from pipelines.store import Store
+from pipelines.store.store import Store
 
 
 def timed(work: Callable[[], int]) -> float:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.index import RECORD
+from pipelines.store.index import RECORD
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]

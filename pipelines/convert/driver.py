@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from pipelines import index, manifest
 from pipelines.convert.dali import TarWriter
 from pipelines.convert.ffcv import BetonWriter
 from pipelines.convert.options import Options
@@ -20,8 +19,9 @@ from pipelines.convert.place import building
 from pipelines.convert.pool import Pool, cores
 from pipelines.convert.worker import Prepared, prepare
 from pipelines.errors import DataError
-from pipelines.index import escape
 from pipelines.sources import Chunk, Skipped, Source, SourceSplit
+from pipelines.store import index, manifest
+from pipelines.store.index import escape
 
 THREADS = 3  # a .beton, a checksum and a sync; the tar is written by our own thread
 SHOWN = 10  # bad pictures told by name

@@ -22,7 +22,7 @@ from pipelines.registry import Registry
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipelines.store import Store
+    from pipelines.store.store import Store
 
 Pixels = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.int64]

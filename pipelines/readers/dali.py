@@ -17,12 +17,12 @@ from nvidia.dali.pipeline import Pipeline
 
 from pipelines.errors import DataError
 from pipelines.readers import Indices, Pixels, Reader
-from pipelines.readers.stored import FIX, Stored
+from pipelines.store.records import FIX, Stored
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipelines.store import Store
+    from pipelines.store.store import Store
 
 AHEAD = 2  # batches DALI works on before they are asked for
 

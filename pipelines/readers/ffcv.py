@@ -20,7 +20,7 @@ import numpy as np
 from pipelines.errors import DataError
 from pipelines.importing import import_ffcv
 from pipelines.readers import Indices, Pixels, Reader
-from pipelines.readers.stored import FIX, Stored
+from pipelines.store.records import FIX, Stored
 
 import_ffcv()
 
@@ -31,7 +31,7 @@ from ffcv.loader.epoch_iterator import EpochIterator  # noqa: E402
 from ffcv.memory_managers.os_cache import OSCacheContext, OSCacheManager  # noqa: E402
 
 if TYPE_CHECKING:
-    from pipelines.store import Store
+    from pipelines.store.store import Store
 
 AHEAD = 1  # batches decoded before they are asked for
 SEGMENT = 128  # batches handed to one EpochIterator

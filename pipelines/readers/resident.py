@@ -17,12 +17,12 @@ from PIL import Image
 
 from pipelines.errors import ResourceError
 from pipelines.readers import READERS, Indices, Pixels, Reader
-from pipelines.readers.stored import Stored
+from pipelines.store.records import Stored
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipelines.store import Store
+    from pipelines.store.store import Store
 
 BLOCK = 256  # images read at a time
 

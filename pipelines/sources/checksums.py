@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from pipelines.errors import DataError
-from pipelines.manifest import file_digest
+from pipelines.store.manifest import file_digest
 
 # As published, and as torchvision checks them. Tests that write their own files replace entries.
 MD5: dict[str, dict[str, str]] = {

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from pipelines.errors import ConfigError, ResourceError
-from pipelines.manifest import file_digest
 from pipelines.sources.checksums import MD5, PAGES
+from pipelines.store.manifest import file_digest
 
 ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "stl10": "STL10"}  # torchvision's classes
 

@@ -9,11 +9,11 @@ import numpy as np
 from PIL import Image
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.index import escape
 from pipelines.sources import Labels, Skipped, Source, SourceSplit, file_chunks
 from pipelines.sources.hold_out import fraction, held_out, note
 from pipelines.sources.label_file import read_labels
 from pipelines.sources.scan import Scan
+from pipelines.store.index import escape
 
 SIDES = (32, 48, 64, 96, 128, 160, 192, 224)
 PROBED = 32  # pictures whose headers suggest a size

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from pipelines.errors import DataError
-from pipelines.index import escape
+from pipelines.store.index import escape
 
 
 def read_labels(file: Path) -> dict[str, str]:

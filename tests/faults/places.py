@@ -173,14 +173,14 @@ def interrupt_at(step: int) -> None:
 
 def before_sealing(number: int) -> None:
     """Die before a written file of a store is summed."""
-    from pipelines import manifest
+    from pipelines.store import manifest
 
     at_call(manifest, "digest", number)
 
 
 def before_manifest(number: int) -> None:
     """Die when all is written but the manifest."""
-    from pipelines import manifest
+    from pipelines.store import manifest
 
     at_call(manifest, "render", 1)
 

@@ -11,8 +11,8 @@ import pytest
 from fastssl.engine import checkpoint
 from fastssl.errors import DataError
 from fastssl.tracking.run_dir import RunFolder
-from pipelines.store import open_store
-from pipelines.verify import verify
+from pipelines.store.store import open_store
+from pipelines.store.verify import verify
 from tests import runs
 from tests.faults import places
 

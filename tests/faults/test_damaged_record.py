@@ -10,7 +10,7 @@ import pytest
 
 from fastssl.config.resolve import load
 from fastssl.engine.build_data import make_data
-from pipelines.store import Store, open_store
+from pipelines.store.store import Store, open_store
 from tests import runs
 from tests.faults import places
 

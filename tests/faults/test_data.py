@@ -110,7 +110,7 @@ def cut_after(step: int, path: Path, reader: str) -> None:
     A reader looks at the size of its file and then reads; to cut the file between the two would
     be SIGBUS. So it is cut in the reader's thread, just before a look, while no other one reads.
     """
-    from pipelines.readers.stored import Stored
+    from pipelines.store.records import Stored
 
     begun, reading = threading.Event(), threading.RLock()
     real = Stored.whole
@@ -142,7 +142,7 @@ def one_at_a_time(owner: Any, name: str, lock: threading.RLock) -> None:
 
 def cut_while_loading(path: Path) -> None:
     """Cut a file short when it is mapped and its first images are asked for."""
-    from pipelines.readers.stored import Stored
+    from pipelines.store.records import Stored
 
     places.at_call(Stored, "get", 1, partial(os.truncate, path, 4096))
 

@@ -17,11 +17,11 @@ import pytest
 
 from fastssl.engine import checkpoint
 from fastssl.errors import UserError
-from pipelines import index, manifest
 from pipelines.convert.pictures import BadPictureError
 from pipelines.convert.pictures import load as load_picture
-from pipelines.store import open_store
-from pipelines.verify import verify
+from pipelines.store import index, manifest
+from pipelines.store.store import open_store
+from pipelines.store.verify import verify
 from tests.faults.fuzzing import bounded, corrupted, seeds
 from tests.small_stores import make_store
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.verify import verify
+from pipelines.store.verify import verify
 from tests import runs
 from tests.faults import places
 from tests.faults.conftest import Tally

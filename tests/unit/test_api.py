@@ -13,7 +13,7 @@ import fastssl
 from fastssl import api
 from fastssl.errors import ConfigError
 from fastssl.inference import predictor
-from pipelines.store import open_store
+from pipelines.store.store import open_store
 
 
 def test_import_takes_no_torch_and_next_to_no_time() -> None:

@@ -14,8 +14,8 @@ from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.sources.folder import OwnOptions
 from pipelines.sources.opening import open_source
-from pipelines.store import open_store
-from pipelines.verify import verify
+from pipelines.store.store import open_store
+from pipelines.store.verify import verify
 from tests.pictures import write_folder
 from tests.reading import check, decode, read_tars
 

@@ -13,7 +13,7 @@ from fastssl.errors import ConfigError, UserError
 from fastssl.inference import export
 from fastssl.inference.predictor import Predictor
 from pipelines.evaluation import evaluation
-from pipelines.store import open_store
+from pipelines.store.store import open_store
 
 FORMATS = ("pt2", "onnx", "safetensors")
 

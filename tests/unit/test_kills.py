@@ -13,8 +13,8 @@ import pytest
 
 from pipelines.convert.place import building
 from pipelines.errors import ConfigError, ResourceError
-from pipelines.store import open_store
-from pipelines.verify import verify
+from pipelines.store.store import open_store
+from pipelines.store.verify import verify
 from tests.listening import PATIENCE, Listener
 from tests.pictures import write_folder
 
@@ -43,7 +43,7 @@ WRITES: list[Moment] = [("pipelines.convert.dali:TarWriter", "_write", n) for n 
 MOMENTS: list[Moment] = [
     *WRITES,
     ("pipelines.convert.driver", "_judge", 1),  # all images are written, files are being sealed
-    ("pipelines.manifest", "render", 1),
+    ("pipelines.store.manifest", "render", 1),
     ("os", "rename", 1),  # the store is complete, but not in its place
 ]
 

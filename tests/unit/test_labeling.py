@@ -13,7 +13,7 @@ from fastssl.algorithms.common import cpl
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference import contact_sheet, pseudo_label
 from fastssl.inference.predictor import Predictor
-from pipelines.store import Store, open_store
+from pipelines.store.store import Store, open_store
 from tests.pictures import noise
 
 

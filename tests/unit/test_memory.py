@@ -7,7 +7,7 @@ from fastssl.algorithms import ALGORITHMS, Facts
 from fastssl.engine.nonfinite import Guard
 from fastssl.tracking.pseudo_label_stats import Quality
 from pipelines.order import Order
-from pipelines.store import open_store
+from pipelines.store.store import open_store
 from tests.small_stores import CLASSES, make_store
 
 MOST, MARKS = 64, 8  # bytes an image

@@ -9,8 +9,8 @@ from pipelines.convert import Options, convert
 from pipelines.errors import DataError
 from pipelines.sources.folder import OwnOptions
 from pipelines.sources.opening import open_source
-from pipelines.store import Store, open_store
-from pipelines.verify import verify
+from pipelines.store.store import Store, open_store
+from pipelines.store.verify import verify
 from tests.reading import check
 
 

@@ -15,8 +15,8 @@ from pipelines.convert.pictures import BadPictureError, Moments, fit, load
 from pipelines.errors import DataError
 from pipelines.sources.folder import OwnOptions
 from pipelines.sources.opening import open_source
-from pipelines.store import open_store
-from pipelines.verify import verify
+from pipelines.store.store import open_store
+from pipelines.store.verify import verify
 from tests.pictures import write_folder
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)

@@ -24,7 +24,7 @@ from fastssl.inference.prediction_files import predict
 from fastssl.inference.predictor import Predictor, Preprocessing
 from pipelines.convert import Options, convert
 from pipelines.sources import Source, SourceSplit, array_chunks
-from pipelines.store import Store, open_store
+from pipelines.store.store import Store, open_store
 
 runner = CliRunner()
 

@@ -11,7 +11,7 @@ import torch
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.readers import READERS
-from pipelines.store import open_store
+from pipelines.store.store import open_store
 from tests.small_stores import make_store
 
 NAMES = ("resident", "ffcv", "dali")

@@ -15,8 +15,8 @@ from pipelines.convert import convert as write_store
 from pipelines.sources import cifar, standard
 from pipelines.sources.folder import OwnOptions
 from pipelines.sources.opening import open_source
-from pipelines.store import open_store
-from pipelines.verify import verify
+from pipelines.store.store import open_store
+from pipelines.store.verify import verify
 from tests.pictures import noise
 from tests.reading import check, read_beton, read_tars
 from tests.real_data import CIFAR10, PHOTOS, needs_cifar10, needs_photos

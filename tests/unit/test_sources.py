@@ -16,7 +16,7 @@ from pipelines.sources import checksums, download
 from pipelines.sources.folder import OwnOptions
 from pipelines.sources.opening import open_source
 from pipelines.sources.unpickle import unpickle
-from pipelines.store import Store, open_store
+from pipelines.store.store import Store, open_store
 from tests import publishers
 from tests.reading import check
 

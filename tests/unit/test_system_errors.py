@@ -16,7 +16,7 @@ from fastssl.inference.prediction_files import predict
 from fastssl.inference.predictor import Predictor
 from fastssl.tracking.metrics import trim
 from fastssl.tracking.run_dir import RunFolder, writing_whole
-from pipelines.store import open_store
+from pipelines.store.store import open_store
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")

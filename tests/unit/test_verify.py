@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines import manifest
 from pipelines.convert import Options, convert
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.folder import OwnOptions
 from pipelines.sources.opening import open_source
-from pipelines.store import open_store
-from pipelines.verify import verify
+from pipelines.store import manifest
+from pipelines.store.store import open_store
+from pipelines.store.verify import verify
 from tests.pictures import write_folder
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipelines import index, manifest
 from pipelines.datasets import DATASETS
 from pipelines.errors import DataError
+from pipelines.store import index, manifest
 
 Array = npt.NDArray[Any]
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pipelines import index, manifest
 from pipelines.convert.pool import cores
 from pipelines.errors import ConfigError, DataError
-from pipelines.index import escape
-from pipelines.store import Store, open_store, read_manifest
+from pipelines.store import index, manifest
+from pipelines.store.index import escape
+from pipelines.store.store import Store, open_store, read_manifest
 
 CHUNK = 256
 MOST_TOLD = 50

@@ -13,7 +13,7 @@ from pipelines.errors import DataError
 from pipelines.readers import Indices, Pixels
 
 if TYPE_CHECKING:
-    from pipelines.store import Store
+    from pipelines.store.store import Store
 
 FIX = "restore the store from a copy, or convert the data set again"
 
