@@ -17,11 +17,11 @@ from pipelines.batch import Batch
 from pipelines.choice import choose
 from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.evaluation import evaluation
-from pipelines.keyed import words
-from pipelines.order import Order, Places
 from pipelines.readers import READERS, Indices, Pixels
 from pipelines.ring import PATIENCE, Ring, StalledError
-from pipelines.split import Split
+from pipelines.sampling.order import Order, Places
+from pipelines.sampling.rng import words
+from pipelines.sampling.split import Split
 from pipelines.transfer import Transfer
 
 if TYPE_CHECKING:

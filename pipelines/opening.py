@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pipelines.datasets import DATASETS
 from pipelines.loader import Loader
-from pipelines.order import Order
-from pipelines.split import make_split
+from pipelines.sampling.order import Order
+from pipelines.sampling.split import make_split
 from pipelines.store.store import Store, ensure_store
 from pipelines.views import recipes
 

@@ -25,7 +25,7 @@ from fastssl.errors import ConfigError
 from fastssl.tracking.pseudo_label_stats import Quality
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.loader import Loader, evaluation
-from pipelines.split import Split
+from pipelines.sampling.split import Split
 from pipelines.store.store import Store
 
 

@@ -8,8 +8,8 @@ from fastssl import plugins
 from fastssl.config.resolve import Loaded
 from fastssl.errors import ConfigError
 from pipelines.datasets import DATASETS
-from pipelines.order import Order
-from pipelines.split import Split, make_split
+from pipelines.sampling.order import Order
+from pipelines.sampling.split import Split, make_split
 from pipelines.store.store import Store, ensure_store
 from pipelines.views import Recipe, recipes
 

@@ -21,7 +21,7 @@ from fastssl.engine.nonfinite import Guard
 from fastssl.engine.scaler import Scaler
 from fastssl.tracking.pseudo_label_stats import Quality
 from pipelines.batch import Batch
-from pipelines.split import Split
+from pipelines.sampling.split import Split
 
 RATIO, CLASSES = 7, 10
 

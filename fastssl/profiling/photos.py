@@ -22,10 +22,10 @@ from fastssl.profiling.photos_plain import plain_dali, plain_ffcv, timed
 from pipelines.convert import Options as Conversion
 from pipelines.convert import convert
 from pipelines.loader import Loader
-from pipelines.order import Order
 from pipelines.readers import READERS, Indices, Reader
+from pipelines.sampling.order import Order
+from pipelines.sampling.split import Split
 from pipelines.sources import Source, SourceSplit, file_chunks
-from pipelines.split import Split
 from pipelines.store.store import Store, open_store
 from pipelines.views import recipes
 

@@ -10,8 +10,8 @@ import pipelines
 from pipelines.errors import ConfigError, DataError
 from pipelines.evaluation import _kept, evaluation
 from pipelines.loader import Loader
-from pipelines.order import Order
-from pipelines.split import Split, make_split
+from pipelines.sampling.order import Order
+from pipelines.sampling.split import Split, make_split
 from pipelines.views import apply, draw, recipes
 from tests.small_stores import make_store
 

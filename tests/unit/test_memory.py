@@ -6,7 +6,7 @@ import torch
 from fastssl.algorithms import ALGORITHMS, Facts
 from fastssl.engine.nonfinite import Guard
 from fastssl.tracking.pseudo_label_stats import Quality
-from pipelines.order import Order
+from pipelines.sampling.order import Order
 from pipelines.store.store import open_store
 from tests.small_stores import CLASSES, make_store
 
@@ -64,7 +64,7 @@ def held(folder, count):
     from fastssl.config.resolve import load
     from fastssl.engine.build_data import view_recipes
     from pipelines.loader import Loader
-    from pipelines.split import make_split
+    from pipelines.sampling.split import make_split
 
     make_store(folder, count=count, size=16, quality=90, formats=("ffcv", "dali"))
     found = {}

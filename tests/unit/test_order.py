@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipelines.errors import ConfigError
-from pipelines.keyed import permutation, words
-from pipelines.order import Order
+from pipelines.sampling.order import Order
+from pipelines.sampling.rng import permutation, words
 
 LABELED = [4, 23, 21, 31, 2, 32, 10, 24]
 UNLABELED = [21913, 15255, 49483, 40406, 41839, 13250, 42939, 31494]
@@ -106,5 +106,5 @@ def test_what_is_kept_is_four_bytes_an_image():
 
 
 def test_the_order_needs_no_torch():
-    code = "import sys, pipelines.order, pipelines.split; sys.exit('torch' in sys.modules)"
+    code = "import sys, pipelines.sampling.order; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.split import make_split, profile
+from pipelines.sampling.split import make_split, profile
 
 LABELS = np.arange(1000) % 10
 

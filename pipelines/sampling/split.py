@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.keyed import permutation
+from pipelines.sampling.rng import permutation
 
 Indices = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.errors import ConfigError
-from pipelines.keyed import permutation
+from pipelines.sampling.rng import permutation
 
 Places = npt.NDArray[np.int64]
 
