@@ -10,7 +10,7 @@ def __getattr__(name: str) -> Any:
 
         return open_store
     if name == "open_loader":
-        from pipelines.opening import open_loader
+        from pipelines.loader.open import open_loader
 
         return open_loader
     raise AttributeError(f"module 'pipelines' has no attribute {name!r}")

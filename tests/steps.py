@@ -8,7 +8,7 @@ from torch import nn
 
 from fastssl.algorithms import Algorithm, Facts, Nets
 from fastssl.models import build
-from pipelines.batch import Batch
+from pipelines.loader.batch import Batch
 
 CLASSES, LABELED, UNLABELED, SIZE = 5, 6, 12, 8
 IMAGES = 40  # unlabelled images there are

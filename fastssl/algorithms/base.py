@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fastssl.distributed.collectives import Ranks as Ranks
-    from pipelines.batch import Batch as Batch
+    from pipelines.loader.batch import Batch as Batch
 
 State: TypeAlias = "dict[str, Tensor]"
 """What an algorithm remembers: updated in place, saved in the checkpoint as it is."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fastssl.algorithms.base import StepOutput
-from pipelines.batch import Batch
+from pipelines.loader.batch import Batch
 
 
 def cut(batch: Batch, part: int, parts: int, world: int) -> Batch:

@@ -24,7 +24,7 @@ from fastssl.engine.scaler import Scaler
 from fastssl.errors import ConfigError
 from fastssl.tracking.pseudo_label_stats import Quality
 from fastssl.tracking.run_dir import RunFolder
-from pipelines.loader import Loader, evaluation
+from pipelines.loader.loader import Loader, evaluation
 from pipelines.sampling.split import Split
 from pipelines.store.store import Store
 

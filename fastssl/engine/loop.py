@@ -22,7 +22,7 @@ from fastssl.errors import DivergedError
 from fastssl.tracking import tensorboard
 from fastssl.tracking.console import Display
 from fastssl.tracking.metrics import Record
-from pipelines.batch import Batch
+from pipelines.loader.batch import Batch
 
 TIME_UP = 1  # in the place of a signal's number
 ASK_EVERY = 10  # steps on CUDA between the questions to all ranks whether one was told to stop

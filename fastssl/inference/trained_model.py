@@ -14,7 +14,7 @@ from fastssl.engine.build import build_model
 from fastssl.engine.build_data import find_store, view_recipes
 from fastssl.errors import ConfigError, DataError
 from fastssl.tracking.run_dir import RunFolder
-from pipelines.loader import evaluation as walk
+from pipelines.loader.loader import evaluation as walk
 from pipelines.store.store import open_store
 
 

@@ -22,7 +22,7 @@ from fastssl.distributed.collectives import SingleRank
 from fastssl.engine.devices import choose_device
 from fastssl.errors import ConfigError
 from fastssl.profiling.measure import Measured, environment, interleave
-from pipelines.batch import Batch
+from pipelines.loader.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fastssl.engine.ema import Ema
 from fastssl.engine.nonfinite import Guard
 from fastssl.engine.scaler import Scaler
 from fastssl.tracking.pseudo_label_stats import Quality
-from pipelines.batch import Batch
+from pipelines.loader.batch import Batch
 from pipelines.sampling.split import Split
 
 RATIO, CLASSES = 7, 10

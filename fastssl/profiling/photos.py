@@ -21,7 +21,7 @@ from fastssl.profiling.peers import Loading, PillowViews, Work
 from fastssl.profiling.photos_plain import plain_dali, plain_ffcv, timed
 from pipelines.convert import Options as Conversion
 from pipelines.convert import convert
-from pipelines.loader import Loader
+from pipelines.loader.loader import Loader
 from pipelines.readers import READERS, Indices, Reader
 from pipelines.sampling.order import Order
 from pipelines.sampling.split import Split

@@ -26,8 +26,8 @@ from fastssl.engine.build_data import find_store
 from fastssl.engine.loop import take_step
 from fastssl.profiling.measure import Measured
 from fastssl.profiling.plan import Load
-from pipelines.batch import Batch
 from pipelines.datasets import DATASETS
+from pipelines.loader.batch import Batch
 
 if TYPE_CHECKING:
     from fastssl.profiling.plan import Options

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastssl.models.wide_resnet import Block
-from pipelines.batch import Batch
+from pipelines.loader.batch import Batch
 
 
 class Reference:

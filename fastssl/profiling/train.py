@@ -23,8 +23,8 @@ from fastssl.engine.build_data import make_data, view_recipes
 from fastssl.engine.loop import snapshot, take_step
 from fastssl.engine.progress import Trip
 from fastssl.profiling.measure import Measured, environment, interleave
-from pipelines.batch import Batch
-from pipelines.loader import Loader
+from pipelines.loader.batch import Batch
+from pipelines.loader.loader import Loader
 from pipelines.readers import READERS
 
 CONSTANT, CHECKPOINT = "constant batch", "checkpoint"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.ring import Ring, StalledError
+from pipelines.loader.prefetch import Ring, StalledError
 from tests import runs
 from tests.faults import places
 
@@ -48,7 +48,7 @@ def hang_at(batch: int, patience: float) -> None:
     Before that it waits for as long as a batch takes. When the reader hangs, all batches before
     are in the ring: each is there at once, or never comes.
     """
-    from pipelines import loader
+    from pipelines.loader import loader
 
     hung = threading.Event()
 

@@ -16,7 +16,7 @@ from fastssl import models
 from fastssl.algorithms import ALGORITHMS, Nets, vat
 from fastssl.cli import listing
 from fastssl.distributed.collectives import SingleRank
-from pipelines.batch import Batch
+from pipelines.loader.batch import Batch
 from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.steps import (
     CLASSES,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fastssl.algorithms.common import rng
-from pipelines.batch import Batch
+from pipelines.loader.batch import Batch
 
 Memory = dict[str, Any]
 

@@ -11,7 +11,7 @@ import torch
 from fastssl.algorithms import Facts
 from fastssl.algorithms.common import cpl
 from fastssl.distributed.collectives import SingleRank
-from pipelines.batch import Batch
+from pipelines.loader.batch import Batch
 
 MAPPINGS = {
     "convex": lambda x: x / (2 - x),

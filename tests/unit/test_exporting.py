@@ -12,7 +12,7 @@ import fastssl
 from fastssl.errors import ConfigError, UserError
 from fastssl.inference import export
 from fastssl.inference.predictor import Predictor
-from pipelines.evaluation import evaluation
+from pipelines.loader.evaluation import evaluation
 from pipelines.store.store import open_store
 
 FORMATS = ("pt2", "onnx", "safetensors")

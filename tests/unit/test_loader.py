@@ -8,8 +8,8 @@ import torch
 
 import pipelines
 from pipelines.errors import ConfigError, DataError
-from pipelines.evaluation import _kept, evaluation
-from pipelines.loader import Loader
+from pipelines.loader.evaluation import _kept, evaluation
+from pipelines.loader.loader import Loader
 from pipelines.sampling.order import Order
 from pipelines.sampling.split import Split, make_split
 from pipelines.views import apply, draw, recipes
@@ -218,7 +218,7 @@ def test_leaving_early_leaves_no_thread(store, reader):
 def test_waiting_is_counted_and_working_is_not(store, monkeypatch):
     clock = iter(range(1000))
     with open_loader(store) as loader:
-        monkeypatch.setattr("pipelines.loader.time.perf_counter", lambda: float(next(clock)))
+        monkeypatch.setattr("pipelines.loader.loader.time.perf_counter", lambda: float(next(clock)))
         assert len(list(loader.iterate(0, 5))) == 5
         assert loader.waited == 6.0  # one tick for each batch, and one for the end
 

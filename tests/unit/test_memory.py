@@ -63,7 +63,7 @@ def held(folder, count):
     """Return the bytes that loading a step of a streamed store keeps."""
     from fastssl.config.resolve import load
     from fastssl.engine.build_data import view_recipes
-    from pipelines.loader import Loader
+    from pipelines.loader.loader import Loader
     from pipelines.sampling.split import make_split
 
     make_store(folder, count=count, size=16, quality=90, formats=("ffcv", "dali"))

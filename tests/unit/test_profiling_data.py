@@ -9,8 +9,8 @@ import torch
 import pipelines
 from fastssl.errors import DataError
 from fastssl.profiling import photos, train
-from pipelines import loader as loader_module
-from pipelines.loader import Loader
+from pipelines.loader import loader as loader_module
+from pipelines.loader.loader import Loader
 from tests.pictures import noise
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines import ring as ring_module
-from pipelines.ring import Ring
+from pipelines.loader import prefetch as ring_module
+from pipelines.loader.prefetch import Ring
 
 
 def counting(numbers, buffers):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from fastssl.algorithms.base import Facts, State
     from fastssl.distributed.collectives import Ranks
-    from pipelines.batch import Batch
+    from pipelines.loader.batch import Batch
 
 
 class CurriculumSettings(Settings):

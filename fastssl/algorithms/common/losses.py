@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fastssl.algorithms.base import Nets
-    from pipelines.batch import Batch
+    from pipelines.loader.batch import Batch
 
 Forward = Literal["together", "split"]
 """How labelled, weak and strong images pass the network: see `three_logits`."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from pipelines.datasets import DATASETS
-from pipelines.loader import Loader
+from pipelines.loader.loader import Loader
 from pipelines.sampling.order import Order
 from pipelines.sampling.split import make_split
 from pipelines.store.store import Store, ensure_store

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 
 from pipelines import views as view_making
-from pipelines.batch import Batch
 from pipelines.choice import choose
 from pipelines.errors import ConfigError, DataError, ResourceError
-from pipelines.evaluation import evaluation
+from pipelines.loader.batch import Batch
+from pipelines.loader.evaluation import evaluation
+from pipelines.loader.prefetch import PATIENCE, Ring, StalledError
+from pipelines.loader.transfer import Transfer
 from pipelines.readers import READERS, Indices, Pixels
-from pipelines.ring import PATIENCE, Ring, StalledError
 from pipelines.sampling.order import Order, Places
 from pipelines.sampling.rng import words
 from pipelines.sampling.split import Split
-from pipelines.transfer import Transfer
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,8 +10,8 @@ import torch
 
 from pipelines import views
 from pipelines.choice import choose
+from pipelines.loader.transfer import Transfer
 from pipelines.readers import READERS, Indices, Pixels, Reader
-from pipelines.transfer import Transfer
 
 if TYPE_CHECKING:
     from torch import Tensor
