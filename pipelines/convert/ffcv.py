@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.importing import import_ffcv
+from pipelines.ffcv_compat import import_ffcv
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from pipelines import views
-from pipelines.choice import choose
 from pipelines.loader.transfer import Transfer
 from pipelines.readers import READERS, Indices, Pixels, Reader
+from pipelines.readers.auto import choose
 
 if TYPE_CHECKING:
     from torch import Tensor

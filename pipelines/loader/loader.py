@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from pipelines import views as view_making
-from pipelines.choice import choose
 from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.loader.batch import Batch
 from pipelines.loader.evaluation import evaluation
 from pipelines.loader.prefetch import PATIENCE, Ring, StalledError
 from pipelines.loader.transfer import Transfer
 from pipelines.readers import READERS, Indices, Pixels
+from pipelines.readers.auto import choose
 from pipelines.sampling.order import Order, Places
 from pipelines.sampling.rng import words
 from pipelines.sampling.split import Split

@@ -18,7 +18,7 @@ import numba
 import numpy as np
 
 from pipelines.errors import DataError
-from pipelines.importing import import_ffcv
+from pipelines.ffcv_compat import import_ffcv
 from pipelines.readers import Indices, Pixels, Reader
 from pipelines.store.records import FIX, Stored
 

@@ -2,10 +2,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines import choice
-from pipelines.choice import choose
 from pipelines.errors import ConfigError
-from pipelines.readers import Kind
+from pipelines.readers import Kind, auto
+from pipelines.readers.auto import choose
 
 
 def store(count, encoding="raw", formats=("ffcv", "dali")):
@@ -15,7 +14,7 @@ def store(count, encoding="raw", formats=("ffcv", "dali")):
 
 @pytest.fixture(autouse=True)
 def free(monkeypatch):
-    monkeypatch.setattr(choice, "free_memory", lambda device: 4e9)
+    monkeypatch.setattr(auto, "free_memory", lambda device: 4e9)
 
 
 def test_what_fits_in_a_quarter_of_the_free_memory_is_resident():
@@ -56,9 +55,9 @@ def test_what_was_asked_for_is_taken():
 def test_a_container_s_limit_counts(monkeypatch, tmp_path):
     monkeypatch.undo()
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(choice, "CGROUP", limit)
-    whole = choice.free_memory("cpu")
+    monkeypatch.setattr(auto, "CGROUP", limit)
+    whole = auto.free_memory("cpu")
     limit.write_text("max\n")
-    assert choice.free_memory("cpu") == pytest.approx(whole, rel=0.5)
+    assert auto.free_memory("cpu") == pytest.approx(whole, rel=0.5)
     limit.write_text("1000000\n")
-    assert choice.free_memory("cpu") == 1e6
+    assert auto.free_memory("cpu") == 1e6

@@ -17,7 +17,8 @@ assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("pipelines.importing", "import_ffcv"), ("pipelines.convert.ffcv", "load")]
+    ("module", "name"),
+    [("pipelines.ffcv_compat", "import_ffcv"), ("pipelines.convert.ffcv", "load")],
 )
 def test_the_import_of_ffcv_leaves_the_model_s_threads_alone(module, name):
     code = CODE.format(module=module, name=name)
