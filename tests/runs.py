@@ -42,7 +42,7 @@ _server.set_forkserver_preload(
         "fastssl.engine.launch",
         "fastssl.algorithms.flexmatch",
         "pipelines.views.kernel_cpu",
-        "pipelines.views.drawing",
+        "pipelines.views.sample",
         "pipelines.readers.resident",
         "sklearn.metrics",
         "torch._dynamo",

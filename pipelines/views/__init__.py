@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from pipelines.views.ops import OPS, Recipe, recipes
 
 if TYPE_CHECKING:
-    from pipelines.views.applying import apply, apply_op, centered
-    from pipelines.views.drawing import draw, names
+    from pipelines.views.apply_views import apply, apply_op, centered
+    from pipelines.views.sample import draw, names
 
 __all__ = ["OPS", "Recipe", "apply", "apply_op", "centered", "draw", "names", "recipes"]
 
 _LATER = {
-    "apply": "applying",
-    "apply_op": "applying",
-    "centered": "applying",
-    "draw": "drawing",
-    "names": "drawing",
+    "apply": "apply_views",
+    "apply_op": "apply_views",
+    "centered": "apply_views",
+    "draw": "sample",
+    "names": "sample",
 }
 
 

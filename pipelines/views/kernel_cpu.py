@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from pipelines.views.kernel_ops import affine, copy, point, sharpness
+from pipelines.views.kernel_cpu_ops import affine, copy, point, sharpness
 from pipelines.views.ops import (
     FILL,
     HEAD,
@@ -184,5 +184,5 @@ def _compiled(stamp: str) -> Any:
     return views
 
 
-_PARTS = (Path(__file__).with_name(name).read_bytes() for name in ("kernel_ops.py", "ops.py"))
+_PARTS = (Path(__file__).with_name(name).read_bytes() for name in ("kernel_cpu_ops.py", "ops.py"))
 views = _compiled(sha256(b"".join(_PARTS)).hexdigest())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pipelines.views.applying import normalized
+from pipelines.views.apply_views import normalized
 from pipelines.views.ops import (
     AUTOCONTRAST,
     BRIGHTNESS,

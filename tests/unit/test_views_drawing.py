@@ -5,8 +5,8 @@ import pytest
 
 from pipelines.errors import ConfigError
 from pipelines.views import OPS, Recipe, draw, names, recipes
-from pipelines.views.drawing import philox
 from pipelines.views.ops import HEAD, WIDTH, parameters
+from pipelines.views.sample import philox
 from tests import pillow_views
 
 STRONG = recipes(flip=True, padding=4, size=(32, 32))["strong"]

@@ -153,7 +153,7 @@ def test_a_second_start_compiles_nothing() -> None:
     """What this process compiled, or found compiled, the next one only loads."""
     apply(images(8), drawn(BOTH, 8), BOTH, mean=MEAN, std=STD)
     code = """if True:
-        from pipelines.views.drawing import _draw
+        from pipelines.views.sample import _draw
         from pipelines.views.kernel_cpu import views
         for compiled in (_draw, views):
             print(compiled.stats.cache_hits.total(), compiled.stats.cache_misses.total())"""
