@@ -15,11 +15,11 @@ from fastssl.errors import ConfigError
 from fastssl.tracking.progress_bar import Progress
 from pipelines.convert import Options
 from pipelines.convert import convert as write_store
-from pipelines.convert.place import refuse_filled
+from pipelines.convert.destination import refuse_filled
 from pipelines.datasets import DATASETS
 from pipelines.sources import Source
 from pipelines.sources.folder import OwnOptions
-from pipelines.sources.opening import open_source
+from pipelines.sources.open import open_source
 from pipelines.store.store import Store, default_place, open_store
 from pipelines.store.verify import Report
 from pipelines.store.verify import verify as look

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from fastssl.errors import DataError
-from pipelines.convert.pictures import BadPictureError, load, to_rgb
+from pipelines.convert.images import BadPictureError, load, to_rgb
 from pipelines.sources.scan import Scan
 
 _WANTED = "give a path, a PIL image, an array or a tensor [H, W, 3] or [3, H, W], or a list of them"

@@ -22,7 +22,7 @@ from fastssl.engine import devices
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.inputs import is_many, to_picture
 from fastssl.inference.trained_model import open_model, open_run
-from pipelines.convert.pictures import BadPictureError, fit, open_picture
+from pipelines.convert.images import BadPictureError, fit, open_picture
 from pipelines.loader.loader import evaluation
 from pipelines.store.store import Store
 from pipelines.views import centered

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.convert.dali import TarWriter
+from pipelines.convert.destination import building
 from pipelines.convert.ffcv import BetonWriter
+from pipelines.convert.images import Moments, Target
 from pipelines.convert.options import Options
-from pipelines.convert.pictures import Moments, Target
-from pipelines.convert.place import building
 from pipelines.convert.pool import Pool, cores
+from pipelines.convert.tar import TarWriter
 from pipelines.convert.worker import Prepared, prepare
 from pipelines.errors import DataError
 from pipelines.sources import Chunk, Skipped, Source, SourceSplit

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipelines.convert import ffcv
-from pipelines.convert.pictures import RESIZES, Target
+from pipelines.convert.images import RESIZES, Target
 from pipelines.errors import ConfigError
 from pipelines.sources import Source, SourceSplit
 

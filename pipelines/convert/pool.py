@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pipelines.convert.pictures import Target
+from pipelines.convert.images import Target
 from pipelines.convert.worker import Prepared, prepare
 from pipelines.errors import ResourceError
 from pipelines.sources import Chunk

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pipelines.convert.pictures import BadPictureError, Moments, Target, encode, fit, load
+from pipelines.convert.images import BadPictureError, Moments, Target, encode, fit, load
 from pipelines.sources import Chunk, Skipped
 
 

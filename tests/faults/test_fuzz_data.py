@@ -17,8 +17,8 @@ import pytest
 
 from fastssl.engine import checkpoint
 from fastssl.errors import UserError
-from pipelines.convert.pictures import BadPictureError
-from pipelines.convert.pictures import load as load_picture
+from pipelines.convert.images import BadPictureError
+from pipelines.convert.images import load as load_picture
 from pipelines.store import index, manifest
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.convert import Options, convert, dali, ffcv
+from pipelines.convert import Options, convert, ffcv, tar
 from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.sources.folder import OwnOptions
-from pipelines.sources.opening import open_source
+from pipelines.sources.open import open_source
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.pictures import write_folder
@@ -108,7 +108,7 @@ def test_both_formats_hold_the_same(store):
 
 
 def test_many_shards_are_one_split(tmp_path, monkeypatch):
-    monkeypatch.setattr(dali, "SHARD_BYTES", 1_000_000)
+    monkeypatch.setattr(tar, "SHARD_BYTES", 1_000_000)
     images, labels = arrays(1700)
     convert(source(images, labels), tmp_path / "out", Options(formats=("dali",)))
     store = open_store(tmp_path / "out")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.convert.place import building
+from pipelines.convert.destination import building
 from pipelines.errors import ConfigError, ResourceError
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
@@ -39,7 +39,7 @@ sys.argv[1:4] = []
 cli.main()
 """
 Moment = tuple[str, str, int]
-WRITES: list[Moment] = [("pipelines.convert.dali:TarWriter", "_write", n) for n in range(1, 70, 3)]
+WRITES: list[Moment] = [("pipelines.convert.tar:TarWriter", "_write", n) for n in range(1, 70, 3)]
 MOMENTS: list[Moment] = [
     *WRITES,
     ("pipelines.convert.driver", "_judge", 1),  # all images are written, files are being sealed

@@ -8,7 +8,7 @@ import pytest
 from pipelines.convert import Options, convert
 from pipelines.errors import DataError
 from pipelines.sources.folder import OwnOptions
-from pipelines.sources.opening import open_source
+from pipelines.sources.open import open_source
 from pipelines.store.store import Store, open_store
 from pipelines.store.verify import verify
 from tests.reading import check

@@ -11,7 +11,7 @@ from pipelines.convert import Options, convert
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.folder import OwnOptions, side_for
 from pipelines.sources.hold_out import held_out
-from pipelines.sources.opening import open_source
+from pipelines.sources.open import open_source
 from pipelines.store.store import Store, open_store
 from pipelines.store.verify import verify
 from tests.pictures import write_flat, write_folder

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from pipelines.convert import Options, convert
-from pipelines.convert.pictures import BadPictureError, Moments, fit, load
+from pipelines.convert.images import BadPictureError, Moments, fit, load
 from pipelines.errors import DataError
 from pipelines.sources.folder import OwnOptions
-from pipelines.sources.opening import open_source
+from pipelines.sources.open import open_source
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.pictures import write_folder

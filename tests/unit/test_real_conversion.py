@@ -14,7 +14,7 @@ from pipelines.convert import Options
 from pipelines.convert import convert as write_store
 from pipelines.sources import cifar, standard
 from pipelines.sources.folder import OwnOptions
-from pipelines.sources.opening import open_source
+from pipelines.sources.open import open_source
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.pictures import noise

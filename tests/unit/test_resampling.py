@@ -7,9 +7,9 @@ import pytest
 from PIL import Image, ImageOps
 
 from pipelines.convert import Options, convert, options
-from pipelines.convert.pictures import fit
+from pipelines.convert.images import fit
 from pipelines.sources.folder import OwnOptions
-from pipelines.sources.opening import open_source
+from pipelines.sources.open import open_source
 from tests.pictures import write_folder
 
 BICUBIC = Image.Resampling.BICUBIC

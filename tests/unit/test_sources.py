@@ -14,7 +14,7 @@ from pipelines.datasets import DATASETS
 from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.sources import checksums, download
 from pipelines.sources.folder import OwnOptions
-from pipelines.sources.opening import open_source
+from pipelines.sources.open import open_source
 from pipelines.sources.unpickle import unpickle
 from pipelines.store.store import Store, open_store
 from tests import publishers

@@ -9,7 +9,7 @@ import pytest
 from pipelines.convert import Options, convert
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.folder import OwnOptions
-from pipelines.sources.opening import open_source
+from pipelines.sources.open import open_source
 from pipelines.store import manifest
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify

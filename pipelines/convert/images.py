@@ -91,7 +91,7 @@ def fit(picture: Image.Image, size: int, resize: str, *, many: bool = False) -> 
     if resize == "pad":
         return ImageOps.pad(picture, shape, bicubic, color="black")
     if many:
-        from pipelines.convert.resampling import resize as compiled
+        from pipelines.convert.resize import resize as compiled
 
         return Image.fromarray(compiled(np.asarray(picture), _box(picture, resize), size))
     return picture.resize(shape, bicubic, _box(picture, resize))
