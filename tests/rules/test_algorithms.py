@@ -29,7 +29,7 @@ from tests.steps import (
     snapshot,
     tiny_nets,
 )
-from tests.unit import oracles
+from tests.unit.algorithms import oracles
 
 FOLDER = Path(fastssl.algorithms.__file__).parent
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))

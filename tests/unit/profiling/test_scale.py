@@ -224,7 +224,7 @@ def test_the_documented_plan_needs_no_data(tmp_path, monkeypatch):
     from fastssl.cli.command import app
 
     monkeypatch.setenv("FASTSSL_DATA", str(tmp_path))
-    text = (Path(__file__).parents[2] / "tools" / "many_machines.md").read_text()
+    text = (Path(__file__).parents[3] / "tools" / "many_machines.md").read_text()
     line = re.search(r"`fastssl (profile plan [^`]+)`", text)[1]
     done = CliRunner().invoke(app, [*line.split(), "--json"])
     assert done.exit_code == 0, done.output

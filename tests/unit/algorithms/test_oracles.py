@@ -8,7 +8,7 @@ import torch
 from fastssl.algorithms import ALGORITHMS
 from fastssl.distributed.collectives import SingleRank
 from tests.steps import facts, gradients, make_batch, make_nets
-from tests.unit import oracles
+from tests.unit.algorithms import oracles
 
 # settings that make every branch count: (algorithm, settings)
 CASES = [

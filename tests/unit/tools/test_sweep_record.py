@@ -8,7 +8,7 @@ import pytest
 
 from tests.fake_runs import write_run
 
-PATH = Path(__file__).resolve().parents[2] / "tools" / "sweep_record.py"
+PATH = Path(__file__).resolve().parents[3] / "tools" / "sweep_record.py"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from fastssl import report
 from fastssl.errors import ConfigError, DataError
 from tests.fake_runs import write_run
-from tests.unit.test_report import read, write_grid
+from tests.unit.report.test_report import read, write_grid
 
 EVIL = "<script>alert(\"x\")</script> & 'y'"
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-PATH = Path(__file__).resolve().parents[2] / "tools" / "paper_benchmark.py"
+PATH = Path(__file__).resolve().parents[3] / "tools" / "paper_benchmark.py"
 
 
 @pytest.fixture

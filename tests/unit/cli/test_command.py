@@ -14,7 +14,7 @@ from fastssl.cli.command import app
 from fastssl.config import resolve
 from fastssl.sweep import grid
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "tools/tutorial.md", "tools/many_machines.md")
 
 LIGHT = [

@@ -18,7 +18,7 @@ from pipelines.store.verify import verify
 from tests.listening import PATIENCE, Listener
 from tests.pictures import write_folder
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # The command, held in the middle of its work: at the N-th call of a function it prints "held" and
 # waits for a signal. Arguments: OWNER NAME N, then those of the command.
