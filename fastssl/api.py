@@ -44,9 +44,9 @@ def train(
     from fastssl.engine.launch import default_folder
     from fastssl.engine.launch import train as launch
 
-    loaded = load_config(os.fspath(config), settings)
-    folder = Path(out) if out is not None else default_folder(loaded)
-    code = launch(loaded, folder, resume, False)
+    resolved = load_config(os.fspath(config), settings)
+    folder = Path(out) if out is not None else default_folder(resolved)
+    code = launch(resolved, folder, resume, False)
     if code:
         raise KeyboardInterrupt(f"stopped by a signal and saved: {folder}")
     found: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))

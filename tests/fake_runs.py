@@ -27,8 +27,8 @@ def write_run(
     confusion: bool = False,
 ) -> list[dict[str, Any]]:
     """Write a run folder and return the lines of its metrics; `changes` go to config.yaml as is."""
-    loaded = load(config, {"steps": 1000, "log_every": 1000 // logs, **(keys or {})})
-    values = {**loaded.as_dict(), **(changes or {})}
+    resolved = load(config, {"steps": 1000, "log_every": 1000 // logs, **(keys or {})})
+    values = {**resolved.as_dict(), **(changes or {})}
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     (folder / "environment.json").write_text("{}")

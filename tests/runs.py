@@ -116,14 +116,14 @@ def before_step(step: int, action: Callable[[], None]) -> None:
     """Do something in this process when it is about to take a step."""
     from fastssl.engine import loop
 
-    real = loop.take_step
+    real = loop.train_step
 
-    def take_step(run: Any, batch: Any, now: int, progress: Any) -> Any:
+    def train_step(run: Any, batch: Any, now: int, progress: Any) -> Any:
         if now == step:
             action()
         return real(run, batch, now, progress)
 
-    loop.take_step = take_step
+    loop.train_step = train_step
 
 
 def last(out: Path) -> dict[str, Any]:

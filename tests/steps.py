@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastssl.algorithms import Algorithm, Facts, Nets
+from fastssl.algorithms import Algorithm, DatasetInfo, Nets
 from fastssl.models import build
 from pipelines.loader.batch import Batch
 
@@ -14,9 +14,9 @@ CLASSES, LABELED, UNLABELED, SIZE = 5, 6, 12, 8
 IMAGES = 40  # unlabelled images there are
 
 
-def facts(device: str = "cpu") -> Facts:
+def facts(device: str = "cpu") -> DatasetInfo:
     shares = torch.tensor([0.3, 0.1, 0.2, 0.25, 0.15], device=device)
-    return Facts(CLASSES, IMAGES, shares, device)
+    return DatasetInfo(CLASSES, IMAGES, shares, device)
 
 
 def make_nets(dtype: torch.dtype = torch.float32, seed: int = 0) -> Nets:
@@ -58,7 +58,7 @@ def make_batch(
         labels=torch.randint(CLASSES, (LABELED,), generator=source),
         views={name: pictures(unlabeled) for name in algorithm.views},
         position=position,
-        everyone=position,
+        global_positions=position,
         key=torch.tensor([seed * 977 + 5, 2**40 + seed]),
     )
 

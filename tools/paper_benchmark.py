@@ -38,7 +38,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     out = given.out or Path("runs") / name
-    for data in sorted({cell.loaded.config.data for cell in cells} - {"own"}):
+    for data in sorted({cell.resolved.config.data for cell in cells} - {"own"}):
         code = convert(data, given.root, given.download)
         if code:
             return code

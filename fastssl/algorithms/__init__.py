@@ -3,7 +3,7 @@
 from fastssl.algorithms.base import (
     ALGORITHMS,
     Algorithm,
-    Facts,
+    DatasetInfo,
     Nets,
     Settings,
     State,
@@ -13,4 +13,4 @@ from pipelines.registry import import_all
 
 import_all(__name__)
 
-__all__ = ["ALGORITHMS", "Algorithm", "Facts", "Nets", "Settings", "State", "StepOutput"]
+__all__ = ["ALGORITHMS", "Algorithm", "DatasetInfo", "Nets", "Settings", "State", "StepOutput"]

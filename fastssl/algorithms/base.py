@@ -34,7 +34,7 @@ class Settings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DatasetInfo:
     """What an algorithm may know of the data before training."""
 
     num_classes: int
@@ -58,7 +58,7 @@ class StepOutput:
     loss: Tensor  # scalar with a graph; its mean over ranks is the loss of the global batch
     metrics: dict[str, Tensor]  # scalars on the device, detached; read at log steps
     tables: dict[str, Tensor] = field(default_factory=dict)  # small; read at evaluations
-    guess: Tensor | None = None  # [U] pseudo-labels, for the loop to compare with the truth
+    pseudo_label: Tensor | None = None  # [U] pseudo-labels, for the loop to compare with the truth
     trusted: Tensor | None = None  # [U] weight in [0, 1] with which each guess is used
 
 
@@ -75,7 +75,7 @@ class Algorithm:
     forwards: str  # forward passes of one step, in words
     config: type[Settings]
     step: Step
-    init_state: Callable[[Any, Facts], State]
+    init_state: Callable[[Any, DatasetInfo], State]
     ratio: int  # default number of unlabelled images for each labelled one
     labeled: Literal["split", "all"]  # the labelled split, or all training data as labelled
     heads: Mapping[str, int]  # extra linear heads on the pooled features: name -> outputs
@@ -89,7 +89,7 @@ class Algorithm:
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm")
 
 
-def no_state(config: Any, facts: Facts) -> State:
+def no_state(config: Any, info: DatasetInfo) -> State:
     """Remember nothing."""
     return {}
 
@@ -100,7 +100,7 @@ def algorithm(
     config: type[Settings],
     forwards: str,
     views: Mapping[str, str] | None = None,
-    init_state: Callable[[Any, Facts], State] = no_state,
+    init_state: Callable[[Any, DatasetInfo], State] = no_state,
     ratio: int = 1,
     labeled: Literal["split", "all"] = "split",
     heads: Mapping[str, int] | None = None,

@@ -67,9 +67,9 @@ def step(
     logits, weak, strong = three_logits(nets, batch, config.forward)
     labeled_loss = F.cross_entropy(logits, batch.labels)
 
-    confidence, guess = weak.detach().softmax(dim=1).max(dim=1)
+    confidence, pseudo_label = weak.detach().softmax(dim=1).max(dim=1)
     trusted = (confidence >= config.threshold).to(strong.dtype)
-    unlabeled_loss = hard_loss(strong, guess, trusted)  # mean over all U images
+    unlabeled_loss = hard_loss(strong, pseudo_label, trusted)  # mean over all U images
 
     loss = labeled_loss + config.unlabeled_weight * unlabeled_loss
     metrics = {
@@ -82,7 +82,7 @@ def step(
         balance = balance_loss(over.get(config.balance_over, [logits, weak, strong]), ranks)
         loss = loss + config.class_balance * balance
         metrics["loss/balance"] = balance.detach()
-    return StepOutput(loss, metrics, guess=guess, trusted=trusted)
+    return StepOutput(loss, metrics, pseudo_label=pseudo_label, trusted=trusted)
 
 
 def balance_loss(logits: list[Tensor], ranks: Ranks) -> Tensor:

@@ -57,7 +57,9 @@ def step(
     logits, weak, strong = three_logits(nets, batch, config.forward)
     labeled_loss = F.cross_entropy(logits, batch.labels)
     decision = cpl.curriculum(weak, batch, state, config, ranks)
-    unlabeled_loss = hard_loss(strong, decision.guess, decision.trusted)  # mean over all U images
+    unlabeled_loss = hard_loss(
+        strong, decision.pseudo_label, decision.trusted
+    )  # mean over all U images
     return StepOutput(
         loss=labeled_loss + config.unlabeled_weight * unlabeled_loss,
         metrics={
@@ -65,6 +67,6 @@ def step(
             "trusted": decision.trusted.mean(),
         },
         tables=cpl.tables(state, decision),
-        guess=decision.guess,
+        pseudo_label=decision.pseudo_label,
         trusted=decision.trusted,
     )

@@ -45,7 +45,9 @@ def step(
         (weak,) = forward(nets.student, batch.views["weak"])
     labeled_loss = F.cross_entropy(logits, batch.labels)
     decision = cpl.curriculum(weak, batch, state, config, ranks)
-    unlabeled_loss = hard_loss(weak, decision.guess, decision.trusted)  # mean over all U images
+    unlabeled_loss = hard_loss(
+        weak, decision.pseudo_label, decision.trusted
+    )  # mean over all U images
     weight = config.unlabeled_weight * ramp(progress, config.ramp)
     return StepOutput(
         loss=labeled_loss + weight * unlabeled_loss,
@@ -54,6 +56,6 @@ def step(
             "trusted": decision.trusted.mean(),
         },
         tables=cpl.tables(state, decision),
-        guess=decision.guess,
+        pseudo_label=decision.pseudo_label,
         trusted=decision.trusted,
     )

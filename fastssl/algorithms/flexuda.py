@@ -58,6 +58,6 @@ def step(
             "trusted": decision.trusted.mean(),
         },
         tables=cpl.tables(state, decision),
-        guess=decision.guess,
+        pseudo_label=decision.pseudo_label,
         trusted=decision.trusted,
     )

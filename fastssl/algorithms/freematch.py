@@ -32,7 +32,7 @@ from fastssl.algorithms.common.losses import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Batch, Facts, Nets, Ranks, State
+    from fastssl.algorithms.base import Batch, DatasetInfo, Nets, Ranks, State
 
 
 class FreeSettings(Settings):
@@ -57,12 +57,12 @@ class FreeSettings(Settings):
     """`split` runs weak views in a pass without gradient: cheaper, not the same numbers."""
 
 
-def init_state(config: FreeSettings, facts: Facts) -> State:
+def init_state(config: FreeSettings, info: DatasetInfo) -> State:
     """Every average starts at 1/C: [confidence, prediction by class, guesses by class]."""
     import torch
 
-    size = 2 * facts.num_classes + 1
-    return {"averages": torch.full((size,), 1 / facts.num_classes, device=facts.device)}
+    size = 2 * info.num_classes + 1
+    return {"averages": torch.full((size,), 1 / info.num_classes, device=info.device)}
 
 
 @algorithm(
@@ -82,18 +82,18 @@ def step(
 
     logits, weak, strong = three_logits(nets, batch, config.forward)
     labeled_loss = F.cross_entropy(logits, batch.labels)
-    classes = strong.shape[1]
     with torch.no_grad():
-        answer = weak.softmax(dim=1)
-        confidence, guess = answer.max(dim=1)
-        seen = torch.cat([confidence.mean()[None], answer.mean(0), shares(guess, classes, 1)])
+        classes, answer = strong.shape[1], weak.softmax(dim=1)
+        confidence, pseudo_label = answer.max(dim=1)
+        counted = shares(pseudo_label, classes, 1)
+        seen = torch.cat([confidence.mean()[None], answer.mean(0), counted])
         averages = state["averages"]
         averages.copy_(config.decay * averages + (1 - config.decay) * ranks.mean(seen))
         overall, predicted, guessed = torch.split(averages, [1, classes, classes])
         overall = overall.clamp(config.lowest, config.highest)
         thresholds = overall * predicted / predicted.max()
-        trusted = (confidence >= thresholds[guess]).to(strong.dtype)
-    unlabeled_loss = hard_loss(strong, guess, trusted)  # mean over all U images
+        trusted = (confidence >= thresholds[pseudo_label]).to(strong.dtype)
+    unlabeled_loss = hard_loss(strong, pseudo_label, trusted)  # mean over all U images
     fairness = (normalized(predicted, guessed) * balance(strong, trusted, ranks)).sum()
     loss = labeled_loss + config.unlabeled_weight * unlabeled_loss
     return StepOutput(
@@ -103,7 +103,7 @@ def step(
             "trusted": trusted.mean(),
         },
         tables={"thresholds": thresholds},
-        guess=guess,
+        pseudo_label=pseudo_label,
         trusted=trusted,
     )
 

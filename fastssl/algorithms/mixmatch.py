@@ -62,11 +62,11 @@ def step(
     one, other = batch.views["one"], batch.views["other"]
     with torch.no_grad(), frozen_statistics(nets.student):
         answers = [forward(nets.student, view)[0].softmax(dim=1) for view in (one, other)]
-        guesses = sharpen((answers[0] + answers[1]) / 2, config.temperature)
-        labels = F.one_hot(batch.labels, guesses.shape[1]).to(guesses.dtype)
+        pseudo_labels = sharpen((answers[0] + answers[1]) / 2, config.temperature)
+        labels = F.one_hot(batch.labels, pseudo_labels.shape[1]).to(pseudo_labels.dtype)
         mixed = mix(
             [batch.images, one, other],
-            [labels, guesses, guesses],
+            [labels, pseudo_labels, pseudo_labels],
             batch.key,
             ranks,
             alpha=config.alpha,
@@ -81,6 +81,6 @@ def step(
     return StepOutput(
         loss=labeled_loss + weight * unlabeled_loss,
         metrics=losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
-        guess=guesses.argmax(dim=1),
-        trusted=guesses.new_ones(len(guesses)),
+        pseudo_label=pseudo_labels.argmax(dim=1),
+        trusted=pseudo_labels.new_ones(len(pseudo_labels)),
     )

@@ -60,9 +60,9 @@ def step(
     with frozen_statistics(nets.student):
         (weak,) = forward(nets.student, batch.views["weak"])
     labeled_loss = F.cross_entropy(logits, batch.labels)
-    confidence, guess = weak.detach().softmax(dim=1).max(dim=1)
+    confidence, pseudo_label = weak.detach().softmax(dim=1).max(dim=1)
     trusted = (confidence >= config.threshold).to(weak.dtype)
-    unlabeled_loss = hard_loss(weak, guess, trusted)  # mean over all U images
+    unlabeled_loss = hard_loss(weak, pseudo_label, trusted)  # mean over all U images
     weight = config.unlabeled_weight * ramp(progress, config.ramp)
     return StepOutput(
         loss=labeled_loss + weight * unlabeled_loss,
@@ -70,6 +70,6 @@ def step(
             **losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
             "trusted": trusted.mean(),
         },
-        guess=guess,
+        pseudo_label=pseudo_label,
         trusted=trusted,
     )

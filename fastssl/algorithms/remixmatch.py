@@ -26,7 +26,7 @@ from fastssl.algorithms.mixmatch import MixMatchSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Batch, Facts, Nets, Ranks, State
+    from fastssl.algorithms.base import Batch, DatasetInfo, Nets, Ranks, State
 
 
 class ReMixSettings(MixMatchSettings):
@@ -51,9 +51,9 @@ class ReMixSettings(MixMatchSettings):
     """Decay of the running mean of predictions."""
 
 
-def init_state(config: ReMixSettings, facts: Facts) -> State:
+def init_state(config: ReMixSettings, info: DatasetInfo) -> State:
     """Predictions are not yet known; wanted are the class shares of the labelled set."""
-    shares = facts.labeled_shares.to(facts.device).float().clone()
+    shares = info.labeled_shares.to(info.device).float().clone()
     return {"predicted": shares.new_zeros(len(shares)), "wanted": shares}
 
 
@@ -74,11 +74,11 @@ def step(
 
     weak, strong, other = batch.views["weak"], batch.views["strong"], batch.views["other"]
     with torch.no_grad(), losses.frozen_statistics(nets.student):
-        guesses = guess(losses.forward(nets.student, weak)[0], state, config, ranks)
-        labels = F.one_hot(batch.labels, guesses.shape[1]).to(guesses.dtype)
+        pseudo_labels = pseudo_label(losses.forward(nets.student, weak)[0], state, config, ranks)
+        labels = F.one_hot(batch.labels, pseudo_labels.shape[1]).to(pseudo_labels.dtype)
         mixed = mix(
             [batch.images, strong, other, weak],
-            [labels, guesses, guesses, guesses],
+            [labels, pseudo_labels, pseudo_labels, pseudo_labels],
             batch.key,
             ranks,
             alpha=config.alpha,
@@ -92,7 +92,7 @@ def step(
     entropies = -(mixed.targets * logits.log_softmax(dim=1)).sum(dim=1)
     labeled_loss = shared_mean(entropies, mixed.labeled, len(batch.images))
     mixed_loss = shared_mean(entropies, 1 - mixed.labeled, 3 * len(weak))
-    strong_loss = losses.soft_loss(anchored, guesses)
+    strong_loss = losses.soft_loss(anchored, pseudo_labels)
     rotation_loss = F.cross_entropy(rotated, turns)
     risen = config.unlabeled_weight * mixed_loss + config.strong_weight * strong_loss
     return StepOutput(
@@ -102,12 +102,12 @@ def step(
         metrics=losses.losses(
             labeled=labeled_loss, unlabeled=mixed_loss, strong=strong_loss, rotation=rotation_loss
         ),
-        guess=guesses.argmax(dim=1),
-        trusted=guesses.new_ones(len(guesses)),
+        pseudo_label=pseudo_labels.argmax(dim=1),
+        trusted=pseudo_labels.new_ones(len(pseudo_labels)),
     )
 
 
-def guess(logits: Tensor, state: State, config: ReMixSettings, ranks: Ranks) -> Tensor:
+def pseudo_label(logits: Tensor, state: State, config: ReMixSettings, ranks: Ranks) -> Tensor:
     """Align predictions to the labelled class shares, then sharpen them."""
     answer = logits.softmax(dim=1)
     predicted = losses.average(state["predicted"], ranks.mean(answer.mean(dim=0)), config.decay)

@@ -31,7 +31,7 @@ from fastssl.algorithms.common.losses import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Batch, Facts, Nets, Ranks, State
+    from fastssl.algorithms.base import Batch, DatasetInfo, Nets, Ranks, State
 
 
 class SoftSettings(Settings):
@@ -53,11 +53,11 @@ class SoftSettings(Settings):
     """`split` runs weak views in a pass without gradient: cheaper, not the same numbers."""
 
 
-def init_state(config: SoftSettings, facts: Facts) -> State:
+def init_state(config: SoftSettings, info: DatasetInfo) -> State:
     """Confidence starts with mean 1/C and variance 1; predictions are not yet known."""
     import torch
 
-    classes, device = facts.num_classes, facts.device
+    classes, device = info.num_classes, info.device
     return {
         "predicted": torch.zeros(classes, device=device),
         "mean": torch.full((), 1 / classes, device=device),
@@ -84,19 +84,19 @@ def step(
     labeled_loss = F.cross_entropy(logits, batch.labels)
     with torch.no_grad():
         answer = weak.softmax(dim=1)
-        guess = answer.argmax(dim=1)
+        pseudo_label = answer.argmax(dim=1)
         if config.alignment:
             predicted = average(state["predicted"], ranks.mean(answer.mean(dim=0)), config.decay)
             answer = align(answer, predicted, torch.full_like(predicted, 1 / len(predicted)))
         trusted = weights(answer.amax(dim=1), state, config, ranks).to(strong.dtype)
-    unlabeled_loss = hard_loss(strong, guess, trusted)  # mean over all U images
+    unlabeled_loss = hard_loss(strong, pseudo_label, trusted)  # mean over all U images
     return StepOutput(
         loss=labeled_loss + config.unlabeled_weight * unlabeled_loss,
         metrics={
             **losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
             "trusted": trusted.mean(),
         },
-        guess=guess,
+        pseudo_label=pseudo_label,
         trusted=trusted,
     )
 

@@ -60,7 +60,7 @@ def step(
     """One step of UDA."""
     logits, weak, strong = three_logits(nets, batch, config.forward)
     labeled_loss = annealed_loss(logits, batch.labels, config.tsa, progress)
-    confidence, guess = weak.detach().softmax(dim=1).max(dim=1)
+    confidence, pseudo_label = weak.detach().softmax(dim=1).max(dim=1)
     trusted = (confidence >= config.threshold).to(strong.dtype)
     target = (weak.detach() / config.temperature).softmax(dim=1)
     unlabeled_loss = soft_loss(strong, target, trusted)  # mean over all U images
@@ -70,7 +70,7 @@ def step(
             **losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
             "trusted": trusted.mean(),
         },
-        guess=guess,
+        pseudo_label=pseudo_label,
         trusted=trusted,
     )
 

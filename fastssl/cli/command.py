@@ -26,7 +26,7 @@ app = typer.Typer(
 UsageError: Any = typer.BadParameter.__mro__[1]  # typer gives its base no public name
 
 Config = Annotated[str, typer.Argument(help="Name of a shipped configuration, or a YAML file.")]
-Words = Annotated[list[str] | None, typer.Argument(help="Settings as key=value.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as key=value.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -49,7 +49,7 @@ def common(
 @app.command(epilog="Example: fastssl train cifar10 labels=250 --out runs/a")
 def train(
     config: Config,
-    words: Words = None,
+    words: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Start, or go on.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Try it, write nothing.")] = False,
@@ -57,10 +57,10 @@ def train(
     """Train a model."""
     from fastssl.config.resolve import load
 
-    loaded = load(config, words)
+    resolved = load(config, words)
     from fastssl.engine.launch import train as launch
 
-    raise typer.Exit(launch(loaded, out, resume, dry_run))
+    raise typer.Exit(launch(resolved, out, resume, dry_run))
 
 
 @app.command(name="eval", epilog="Example: fastssl eval runs/a")
@@ -87,7 +87,7 @@ def evaluate(
 @app.command(epilog="Example: fastssl config cifar10 labels=250")
 def config(
     config: Annotated[str | None, typer.Argument(help="A configuration's name, or YAML.")] = None,
-    words: Words = None,
+    words: Overrides = None,
     from_torchssl: Annotated[
         Path | None, typer.Option(help="Print a TorchSSL or USB YAML as ours.")
     ] = None,
@@ -182,7 +182,7 @@ def verify(
 @app.command(epilog="Example: fastssl views digits --out v.png")
 def views(
     config: Config,
-    words: Words = None,
+    words: Overrides = None,
     out: Annotated[Path, typer.Option(help="Picture to write.")] = Path("views.png"),
 ) -> None:
     """Draw the weak and strong views of some images."""

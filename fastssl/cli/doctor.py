@@ -121,8 +121,8 @@ def self_test() -> list[dict[str, Any]]:
         def predict() -> str:
             import numpy as np
 
-            guess = fastssl.load(place / "r").predict(np.zeros((16, 16, 3), np.uint8))
-            return f"a black picture is {guess.label!r}"  # type: ignore[union-attr]
+            pseudo_label = fastssl.load(place / "r").predict(np.zeros((16, 16, 3), np.uint8))
+            return f"a black picture is {pseudo_label.label!r}"  # type: ignore[union-attr]
 
         for step in (convert, train, judge, predict):
             began = time.monotonic()

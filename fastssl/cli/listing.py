@@ -7,7 +7,7 @@ from typing import Any
 
 from fastssl import plugins
 from fastssl.config.messages import nearest
-from fastssl.config.resolve import Loaded, available, find, flatten
+from fastssl.config.resolve import ResolvedConfig, available, find, flatten
 from fastssl.errors import ConfigError
 
 KINDS = ("algorithms", "datasets", "models", "readers", "configs")
@@ -110,19 +110,19 @@ def configs() -> list[dict[str, Any]]:
     ]
 
 
-def configuration(loaded: Loaded) -> list[dict[str, Any]]:
+def configuration(resolved: ResolvedConfig) -> list[dict[str, Any]]:
     """Return every key with its value, where it came from, and its sentence."""
-    values = flatten(loaded.as_dict())
+    values = flatten(resolved.as_dict())
     if values["ratio"] is None:
-        values["ratio"] = loaded.algorithm.ratio
-    sentences = {k: f.description for k, f in type(loaded.config).model_fields.items()}
-    fields = type(loaded.settings).model_fields
+        values["ratio"] = resolved.algorithm.ratio
+    sentences = {k: f.description for k, f in type(resolved.config).model_fields.items()}
+    fields = type(resolved.settings).model_fields
     sentences |= {f"algo.{k}": f.description for k, f in fields.items()}
     return [
         {
             "key": key,
             "value": str(value).lower() if isinstance(value, bool) else value,
-            "from": loaded.origins.get(key, "default"),
+            "from": resolved.origins.get(key, "default"),
             "what": " ".join((sentences.get(key) or "").split()),
         }
         for key, value in values.items()

@@ -26,7 +26,7 @@ LARGEST = 2**16  # bytes of a file that may be a configuration; parsing takes se
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class ResolvedConfig:
     """A configuration, its algorithm's settings, and where each value came from."""
 
     config: RunConfig
@@ -39,12 +39,12 @@ class Loaded:
         return {**self.config.model_dump(), "algo": self.settings.model_dump()}
 
 
-def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> Loaded:
+def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> ResolvedConfig:
     """Load a configuration by name or path and apply `key=value` words (or a dict of them)."""
     path = find(str(name))
     given = plugins.absolute(read_yaml(path))
     sections = given.pop(ALGORITHM_SECTION, None) or {}
-    typed = words if isinstance(words, dict) else parse_words(words or [])
+    typed = words if isinstance(words, dict) else parse_overrides(words or [])
     typed = plugins.absolute(nest(typed))
     origin = path.name
     origins = dict.fromkeys(flatten(given), origin)
@@ -66,7 +66,7 @@ def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> L
     more, checked = check_settings(algorithm, settings)
     raise_all(problems + more, where, name_of)
     assert config is not None and checked is not None
-    return Loaded(config.model_copy(update={"algo": settings}), algorithm, checked, origins)
+    return ResolvedConfig(config.model_copy(update={"algo": settings}), algorithm, checked, origins)
 
 
 def find_algorithm(name: Any) -> Algorithm:
@@ -215,7 +215,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return found
 
 
-def parse_words(words: list[str]) -> dict[str, Any]:
+def parse_overrides(words: list[str]) -> dict[str, Any]:
     """Turn `key=value` words into a dict; values are read as YAML, so 3 is a number."""
     found: dict[str, Any] = {}
     for word in words:

@@ -33,7 +33,7 @@ class Ranks(Protocol):
     def mean(self, tensor: Tensor) -> Tensor:
         """Average over ranks, without gradient."""
 
-    def loudest(self, told: int) -> int:
+    def max(self, told: int) -> int:
         """Give the largest of the numbers that the ranks say; waits, on the host alone."""
 
     def gather_uneven(self, tensor: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class SingleRank:
         """Give the tensor itself, without gradient."""
         return tensor.detach()
 
-    def loudest(self, told: int) -> int:
+    def max(self, told: int) -> int:
         """Give the number itself."""
         return told
 
@@ -99,10 +99,10 @@ class TorchRanks:
         import torch.distributed as dist
 
         own = tensor.detach().contiguous()
-        everyone = own.new_empty((self.world * own.shape[0], *own.shape[1:]))
+        global_positions = own.new_empty((self.world * own.shape[0], *own.shape[1:]))
         self._count(own)
-        dist.all_gather_single(everyone, own, group=self.group)
-        return everyone
+        dist.all_gather_single(global_positions, own, group=self.group)
+        return global_positions
 
     def take(self, tensor: Tensor) -> Tensor:
         """Give this rank's slice of something global."""
@@ -122,7 +122,7 @@ class TorchRanks:
         """Average over ranks, with gradient to this rank's share."""
         return tensor + (self.mean(tensor) - tensor.detach())
 
-    def loudest(self, told: int) -> int:
+    def max(self, told: int) -> int:
         """Give the largest of the numbers that the ranks say; over gloo, so no device waits."""
         import torch
         import torch.distributed as dist

@@ -45,7 +45,7 @@ class Group:
             yield
         except UserError as error:
             failure = error
-        code = self.ranks.loudest(failure.exit_code if failure else 0)
+        code = self.ranks.max(failure.exit_code if failure else 0)
         if failure:
             raise failure
         if code:

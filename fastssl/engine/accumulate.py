@@ -17,13 +17,15 @@ def cut(batch: Batch, part: int, parts: int, world: int) -> Batch:
     def piece(tensor: Tensor) -> Tensor:
         return tensor.chunk(parts)[part] if len(tensor) else tensor
 
-    everyone = batch.everyone.view(world, -1).chunk(parts, dim=1)[part].reshape(-1)
+    global_positions = batch.global_positions.view(world, -1).chunk(parts, dim=1)[part].reshape(-1)
     return Batch(
         images=piece(batch.images),
         labels=piece(batch.labels),
         views={name: piece(view) for name, view in batch.views.items()},
         position=piece(batch.position),
-        everyone=everyone if len(batch.everyone) else batch.everyone,
+        global_positions=global_positions
+        if len(batch.global_positions)
+        else batch.global_positions,
         key=batch.key + part,
     )
 

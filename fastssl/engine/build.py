@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from fastssl import models
-from fastssl.algorithms.base import Algorithm, Facts, Nets, State, Step
-from fastssl.config.resolve import Loaded
+from fastssl.algorithms.base import Algorithm, DatasetInfo, Nets, State, Step
+from fastssl.config.resolve import ResolvedConfig
 from fastssl.distributed.collectives import Ranks, SingleRank
 from fastssl.engine import checkpoint, optim
 from fastssl.engine.build_data import find_store, make_data, view_recipes
 from fastssl.engine.devices import Device
 from fastssl.engine.ema import Ema
-from fastssl.engine.nonfinite import Guard
+from fastssl.engine.nonfinite import NonFiniteCheck
 from fastssl.engine.scaler import Scaler
 from fastssl.errors import ConfigError
 from fastssl.tracking.pseudo_label_stats import Quality
@@ -33,7 +33,7 @@ from pipelines.store.store import Store
 class Run:
     """The parts of a run; all that changes while training is reachable from here."""
 
-    loaded: Loaded
+    resolved: ResolvedConfig
     device: Device
     ranks: Ranks
     store: Store
@@ -45,7 +45,7 @@ class Run:
     optimizer: torch.optim.SGD
     scaler: Scaler
     state: State
-    guard: Guard
+    nonfinite: NonFiniteCheck
     quality: Quality
     size: tuple[int, int]
     step: Step  # the algorithm's step function, compiled where that was chosen
@@ -53,7 +53,7 @@ class Run:
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm that is run."""
-        return self.loaded.algorithm
+        return self.resolved.algorithm
 
     @property
     def nets(self) -> Nets:
@@ -62,7 +62,7 @@ class Run:
 
     def evaluation(self, part: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Walk this rank's share of `test` or `validation`, as batches of images and labels."""
-        config = self.loaded.config
+        config = self.resolved.config
         if part == "validation":
             split, indices = "train", self.split.validation
         else:
@@ -82,16 +82,16 @@ class Run:
         )
 
 
-def build_model(loaded: Loaded, classes: int, device: Device) -> nn.Module:
+def build_model(resolved: ResolvedConfig, classes: int, device: Device) -> nn.Module:
     """Build the network with weights that the seed alone decides."""
-    config = loaded.config
+    config = resolved.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = models.build(
             config.model,
             classes=classes,
             variant=config.variant,
-            heads=loaded.algorithm.heads,
+            heads=resolved.algorithm.heads,
             bn_momentum=config.bn_momentum,
         )
     if config.init:
@@ -109,20 +109,20 @@ def load_weights(model: nn.Module, path: Path) -> None:
     model.load_state_dict({**own, **fits})
 
 
-def assemble(loaded: Loaded, device: Device, ranks: Ranks | None = None) -> Run:
+def assemble(resolved: ResolvedConfig, device: Device, ranks: Ranks | None = None) -> Run:
     """Build a run at step 0."""
     from fastssl.distributed.process_group import wrap
 
     ranks = ranks or SingleRank()
-    store = find_store(loaded)
-    split, order = make_data(loaded, store, ranks.world)
-    chosen = view_recipes(loaded, store)
-    config = loaded.config
+    store = find_store(resolved)
+    split, order = make_data(resolved, store, ranks.world)
+    chosen = view_recipes(resolved, store)
+    config = resolved.config
     loader = Loader(
         store,
         split,
         order,
-        views=loaded.algorithm.views,
+        views=resolved.algorithm.views,
         recipes=chosen,
         seed=config.seed,
         device=str(device.device),
@@ -131,11 +131,11 @@ def assemble(loaded: Loaded, device: Device, ranks: Ranks | None = None) -> Run:
         rank=ranks.rank,
         world=ranks.world,
     )
-    model = build_model(loaded, store.classes, device)
+    model = build_model(resolved, store.classes, device)
     model, student = wrap(model, device.device, ranks)
-    state, quality, images = remember(loaded, store, split, device)
+    state, quality, images = remember(resolved, store, split, device)
     return Run(
-        loaded=loaded,
+        resolved=resolved,
         device=device,
         ranks=ranks,
         store=store,
@@ -147,27 +147,27 @@ def assemble(loaded: Loaded, device: Device, ranks: Ranks | None = None) -> Run:
         optimizer=optim.build(model, config),
         scaler=Scaler(model, device.device, device.precision == "fp16"),
         state=state,
-        guard=Guard(model, state, images, device.device),
+        nonfinite=NonFiniteCheck(model, state, images, device.device),
         quality=quality,
         size=chosen["weak"].size,
-        step=loaded.algorithm.step,
+        step=resolved.algorithm.step,
     )
 
 
 def remember(
-    loaded: Loaded, store: Store, split: Split, device: Device
+    resolved: ResolvedConfig, store: Store, split: Split, device: Device
 ) -> tuple[State, Quality, int]:
     """Build the algorithm's state and the book of pseudo-label quality."""
     labels = store.labels("train")
     shares = np.bincount(labels[split.labeled], minlength=store.classes).astype(np.float32)
-    images = len(split.unlabeled) if loaded.algorithm.unlabeled else 0
-    facts = Facts(
+    images = len(split.unlabeled) if resolved.algorithm.unlabeled else 0
+    info = DatasetInfo(
         num_classes=store.classes,
         num_unlabeled=images,
         labeled_shares=torch.from_numpy(shares / shares.sum()).to(device.device),
         device=device.device,
     )
-    state: State = loaded.algorithm.init_state(loaded.settings, facts)
+    state: State = resolved.algorithm.init_state(resolved.settings, info)
     known: Any = labels[split.unlabeled] if images else labels[:0]
     truth = torch.from_numpy(known.astype(np.int16 if store.classes < 2**15 else np.int32))
     return state, Quality(truth.to(device.device), store.classes), images

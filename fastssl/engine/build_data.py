@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastssl import plugins
-from fastssl.config.resolve import Loaded
+from fastssl.config.resolve import ResolvedConfig
 from fastssl.errors import ConfigError
 from pipelines.datasets import DATASETS
 from pipelines.sampling.order import Order
@@ -14,9 +14,9 @@ from pipelines.store.store import Store, ensure_store
 from pipelines.views import Recipe, recipes
 
 
-def find_store(loaded: Loaded) -> Store:
+def find_store(resolved: ResolvedConfig) -> Store:
     """Open the store that a configuration means; `digits` converts itself."""
-    config = loaded.config
+    config = resolved.config
     if not config.store and config.data not in DATASETS:
         outside = plugins.ensure_store(config.data)
         if outside is not None:
@@ -24,9 +24,9 @@ def find_store(loaded: Loaded) -> Store:
     return ensure_store(config.store or config.data)
 
 
-def view_recipes(loaded: Loaded, store: Store) -> dict[str, Recipe]:
+def view_recipes(resolved: ResolvedConfig, store: Store) -> dict[str, Recipe]:
     """Return the weak and the strong recipe for a store's images."""
-    config = loaded.config
+    config = resolved.config
     info = store.splits["train"]
     known = DATASETS[config.data] if config.data in DATASETS else None  # noqa: SIM401
     size = config.image_size or (known.size if known else None)
@@ -44,11 +44,11 @@ def view_recipes(loaded: Loaded, store: Store) -> dict[str, Recipe]:
     )
 
 
-def make_data(loaded: Loaded, store: Store, world: int) -> tuple[Split, Order]:
+def make_data(resolved: ResolvedConfig, store: Store, world: int) -> tuple[Split, Order]:
     """Choose the labelled images and the order in which steps see all of them."""
-    config = loaded.config
+    config = resolved.config
     labels = store.labels("train")
-    everything = loaded.algorithm.labeled == "all"
+    everything = resolved.algorithm.labeled == "all"
     held = config.validation if config.validation < 1 else int(config.validation)
     split = make_split(
         labels,
@@ -61,8 +61,8 @@ def make_data(loaded: Loaded, store: Store, world: int) -> tuple[Split, Order]:
         validation=held,
         index_file=Path(config.label_file) if config.label_file and not everything else None,
     )
-    ratio = config.ratio or loaded.algorithm.ratio
-    unlabeled_batch = config.batch * ratio if loaded.algorithm.unlabeled else 0
+    ratio = config.ratio or resolved.algorithm.ratio
+    unlabeled_batch = config.batch * ratio if resolved.algorithm.unlabeled else 0
     shares = world * (config.micro_batch or 1)
     if config.batch % shares:
         parts = f" of {config.micro_batch} parts" if config.micro_batch else ""
@@ -71,5 +71,5 @@ def make_data(loaded: Loaded, store: Store, world: int) -> tuple[Split, Order]:
             f"type batch={max(1, config.batch // shares) * shares}, "
             "or start another number of ranks",
         )
-    unlabeled = len(split.unlabeled) if loaded.algorithm.unlabeled else 0
+    unlabeled = len(split.unlabeled) if resolved.algorithm.unlabeled else 0
     return split, Order(config.seed, len(split.labeled), unlabeled, config.batch, unlabeled_batch)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fastssl.errors import DataError
-from fastssl.tracking.run_dir import RunFolder, cannot_write, sync, write_whole
+from fastssl.tracking.run_dir import RunFolder, cannot_write, sync, write_atomic
 
 MAGIC = b"fastssl-checkpoint-1"
 BEST = "best.ckpt"
@@ -177,7 +177,7 @@ class Writer:
                 # A checkpoint must not outlive, in a power cut, the metrics from before it.
                 if self.folder.metrics.exists():
                     sync(self.folder.metrics)
-                write_whole(self.folder.checkpoints / name, seal(content))
+                write_atomic(self.folder.checkpoints / name, seal(content))
                 self._prune(self.folder.checkpoints / name)
             except BaseException as error:  # told to the training thread, which stops the run
                 self._failure = error

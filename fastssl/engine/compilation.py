@@ -24,12 +24,12 @@ Tell = Callable[[str], None]
 
 def choose(run: Run, step: int, tell: Tell) -> None:
     """Decide how the step is run, and write what `auto` chose into the run's configuration."""
-    mode: str = run.loaded.config.compile
+    mode: str = run.resolved.config.compile
     if mode == "auto":
         mode, why = decide(run, step, tell)
         tell(f"compile {mode}: {why}")
-        config = run.loaded.config.model_copy(update={"compile": mode})
-        run.loaded = replace(run.loaded, config=config)
+        config = run.resolved.config.model_copy(update={"compile": mode})
+        run.resolved = replace(run.resolved, config=config)
     if mode != "off":
         run.step = Compiled(run.algorithm.step, mode, run.ranks.world, tell)
 
@@ -43,7 +43,7 @@ def decide(run: Run, step: int, tell: Tell) -> tuple[str, str]:
     tell("compile: measuring a few steps, which are thrown away")
     batch = run.loader.batch(step)
     eager = seconds(run, batch, run.algorithm.step)
-    expected = eager * (run.loaded.config.steps - step)
+    expected = eager * (run.resolved.config.steps - step)
     if expected < SHORT:
         return "off", f"the run takes about {expected / 60:.0f} min, too short to gain by it"
     tell("compile: measuring the same steps compiled, which may take minutes")
@@ -66,7 +66,7 @@ def seconds(run: Run, batch: Any, step: Step) -> float:
     for _ in range(TIMED + 1):
         began = time.perf_counter()
         with run.device.autocast():
-            out = step(nets, batch, state, run.loaded.settings, progress, run.ranks)
+            out = step(nets, batch, state, run.resolved.settings, progress, run.ranks)
         out.loss.backward()  # type: ignore[no-untyped-call]
         times.append(time.perf_counter() - began)
         student.zero_grad(set_to_none=True)

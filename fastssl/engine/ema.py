@@ -26,7 +26,7 @@ class Ema:
         torch._foreach_add_(self._mine, gaps)
 
     @torch.no_grad()
-    def take_buffers(self) -> None:
+    def copy_buffers(self) -> None:
         """Copy the student's BatchNorm statistics; needed before an evaluation or a save."""
         for mine, theirs in self._buffers:
             mine.copy_(theirs)

@@ -46,32 +46,32 @@ def judge(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     truth = labels.cpu()
     classes = scores.shape[1]
     probability = scores.softmax(dim=1).numpy()
-    guess = scores.argmax(dim=1).numpy()
+    pseudo_label = scores.argmax(dim=1).numpy()
     y = truth.numpy()
-    table = confusion(y, guess, classes)
-    figures: dict[str, Any] = {"error": 100 * float((guess != y).mean())}
+    table = confusion(y, pseudo_label, classes)
+    figures: dict[str, Any] = {"error": 100 * float((pseudo_label != y).mean())}
     if classes > TOP:
         best = scores.topk(TOP, dim=1).indices
         figures["top5_error"] = 100 * float((~(best == truth[:, None]).any(dim=1)).double().mean())
     figures["loss"] = float(nn.functional.cross_entropy(scores, truth))
     figures |= macro(table)
     figures["auc"] = auc(y, probability)
-    figures["ece"] = calibration(y, guess, probability.max(axis=1))
+    figures["ece"] = calibration(y, pseudo_label, probability.max(axis=1))
     shares = np.diag(table) / np.maximum(table.sum(axis=1), 1)
     figures["class_accuracy"] = [round(float(share), 6) for share in shares]
     return figures
 
 
-def confusion(truth: npt.NDArray[Any], guess: npt.NDArray[Any], classes: int) -> Array:
+def confusion(truth: npt.NDArray[Any], pseudo_label: npt.NDArray[Any], classes: int) -> Array:
     """Count guesses (columns) for every true class (rows)."""
-    flat = np.bincount(truth * classes + guess, minlength=classes * classes)
+    flat = np.bincount(truth * classes + pseudo_label, minlength=classes * classes)
     return flat.reshape(classes, classes).astype(np.float64)
 
 
 def confused(logits: Tensor, labels: Tensor) -> list[list[int]]:
     """Return the counts of `confusion` as a record holds them."""
-    guess = logits.argmax(dim=1).cpu().numpy()
-    table = confusion(labels.cpu().numpy(), guess, logits.shape[1])
+    pseudo_label = logits.argmax(dim=1).cpu().numpy()
+    table = confusion(labels.cpu().numpy(), pseudo_label, logits.shape[1])
     return [[int(count) for count in row] for row in table]
 
 
@@ -97,10 +97,10 @@ def auc(truth: npt.NDArray[Any], probability: Array) -> float | None:
     return float(np.mean([roc_auc_score(truth == c, probability[:, c]) for c in present]))
 
 
-def calibration(truth: npt.NDArray[Any], guess: npt.NDArray[Any], sure: Array) -> float:
+def calibration(truth: npt.NDArray[Any], pseudo_label: npt.NDArray[Any], sure: Array) -> float:
     """Return the expected calibration error over 15 equal bins of confidence."""
     bins = np.minimum((sure * ECE_BINS).astype(int), ECE_BINS - 1)
-    right = (truth == guess).astype(np.float64)
+    right = (truth == pseudo_label).astype(np.float64)
     count = np.bincount(bins, minlength=ECE_BINS)
     gap = np.abs(np.bincount(bins, right, ECE_BINS) - np.bincount(bins, sure, ECE_BINS))
     return float(gap[count > 0].sum() / len(truth))

@@ -13,20 +13,20 @@ import torch
 import yaml
 
 from fastssl import plugins
-from fastssl.config.resolve import Loaded, flatten
+from fastssl.config.resolve import ResolvedConfig, flatten
 from fastssl.distributed import process_group
 from fastssl.engine import checkpoint, compilation, devices, step_memory
 from fastssl.engine.build import Run, assemble
 from fastssl.engine.build_data import find_store
 from fastssl.engine.loop import TIME_UP, Training, restore
-from fastssl.engine.progress import Trip
+from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
 from fastssl.engine.summary import end_lines, summarize
 from fastssl.errors import ConfigError, DataError, ResourceError, UserError
 from fastssl.tracking import environment, tensorboard
 from fastssl.tracking.console import Display, start_lines
 from fastssl.tracking.metrics import Record, read_metrics
-from fastssl.tracking.run_dir import RunFolder, cannot_write, write_json, write_whole
+from fastssl.tracking.run_dir import RunFolder, cannot_write, write_atomic, write_json
 
 # What may change between a run and its continuation without changing its numbers.
 FREE = {"max_time", "threads", "loader_threads", "device", "reader", "tensorboard", "store"}
@@ -38,75 +38,75 @@ SHORT |= {"alloc_failed"}  # cuBLAS and cuDNN
 REHEARSED, PATIENCE = 10, 20.0  # steps, and seconds, of a dry run
 
 
-def train(loaded: Loaded, out: Path | None, resume: bool, dry_run: bool) -> int:
+def train(resolved: ResolvedConfig, out: Path | None, resume: bool, dry_run: bool) -> int:
     """Train a run to its end; return the exit code."""
     with process_group.joined() as group:
         ranks = group.ranks
-        device = devices.choose(loaded.config, group.local_rank, group.local_world)
-        loaded = fixed(loaded, device)
+        device = devices.choose(resolved.config, group.local_rank, group.local_world)
+        resolved = fixed(resolved, device)
         if dry_run:
-            return rehearse(loaded, device, ranks)
-        folder = RunFolder(out or default_folder(loaded))
+            return rehearse(resolved, device, ranks)
+        folder = RunFolder(out or default_folder(resolved))
         try:
             with group.together():
                 if ranks.rank == 0:
                     folder.claim(resume)
             world = ranks.world
             with group.contact(lambda rank, error: write_failure(folder, rank, error, world)):
-                return start(loaded, folder, device, group)
+                return start(resolved, folder, device, group)
         finally:
             folder.release()
 
 
-def default_folder(loaded: Loaded) -> Path:
+def default_folder(resolved: ResolvedConfig) -> Path:
     """Return runs/DATA-ALGORITHM-LABELS-sSEED."""
-    config = loaded.config
-    data, algorithm = plugins.short(config.data), loaded.algorithm.name
+    config = resolved.config
+    data, algorithm = plugins.short(config.data), resolved.algorithm.name
     return Path("runs") / f"{data}-{algorithm}-{config.labels}-s{config.seed}"
 
 
-def fixed(loaded: Loaded, device: devices.Device) -> Loaded:
+def fixed(resolved: ResolvedConfig, device: devices.Device) -> ResolvedConfig:
     """Write what `auto` chose into the configuration, so that a resumed run keeps it."""
-    config = loaded.config.model_copy(update={"precision": device.precision})
-    return replace(loaded, config=config)
+    config = resolved.config.model_copy(update={"precision": device.precision})
+    return replace(resolved, config=config)
 
 
 def start(
-    loaded: Loaded, folder: RunFolder, device: devices.Device, group: process_group.Group
+    resolved: ResolvedConfig, folder: RunFolder, device: devices.Device, group: process_group.Group
 ) -> int:
     """Begin or go on in a folder that is ours."""
     ranks = group.ranks
-    display = Display(loaded.config.steps, ranks.rank != 0)
+    display = Display(resolved.config.steps, ranks.rank != 0)
     content = None
     if folder.started():
-        loaded = same_run(loaded, folder)
+        resolved = same_run(resolved, folder)
         if folder.finished():  # whatever became of its checkpoints
-            display.say(f"{folder.path} is finished: {loaded.config.steps:,} steps")
+            display.say(f"{folder.path} is finished: {resolved.config.steps:,} steps")
             return 0
         content = checkpoint.newest(folder, display.say)
     group.agree(
         {
-            "configuration": repr({k: v for k, v in loaded.as_dict().items() if k not in LOCAL}),
-            "store": find_store(loaded).fingerprint,
+            "configuration": repr({k: v for k, v in resolved.as_dict().items() if k not in LOCAL}),
+            "store": find_store(resolved).fingerprint,
             "checkpoint": f"step {content['trip']['step'] if content else 0}",
         }
     )
-    with out_of_memory(loaded):
-        run = assemble(loaded, device, ranks)
+    with out_of_memory(resolved):
+        run = assemble(resolved, device, ranks)
         trip = resume_from(run, content, folder)
         prepare(run, trip.step, str(folder.path), display)
-    with out_of_memory(loaded):
+    with out_of_memory(resolved):
         return travel(run, trip, folder, display)
 
 
-def same_run(loaded: Loaded, folder: RunFolder) -> Loaded:
+def same_run(resolved: ResolvedConfig, folder: RunFolder) -> ResolvedConfig:
     """Refuse to go on with other settings than the run has; keep what `auto` chose then."""
     saved = flatten(folder.read_config())
-    wanted = flatten(loaded.as_dict())
+    wanted = flatten(resolved.as_dict())
     kept = {}
     for key in sorted(saved.keys() | wanted.keys(), key=lambda key: (key != "algorithm", key)):
         old, new = saved.get(key), wanted.get(key)
-        chosen = key == "precision" and loaded.origins.get(key) is None
+        chosen = key == "precision" and resolved.origins.get(key) is None
         if chosen or (key == "compile" and new == "auto"):
             kept[key] = old
             continue
@@ -116,7 +116,7 @@ def same_run(loaded: Loaded, folder: RunFolder) -> Loaded:
             f"{folder.path} was begun with {as_typed(key, old)}, not {as_typed(key, new)}",
             f"type {as_typed(key, old)} to go on with it, or take another --out",
         )
-    return replace(loaded, config=loaded.config.model_copy(update=kept))
+    return replace(resolved, config=resolved.config.model_copy(update=kept))
 
 
 def as_typed(key: str, value: Any) -> str:
@@ -124,10 +124,10 @@ def as_typed(key: str, value: Any) -> str:
     return shlex.quote(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
 
 
-def resume_from(run: Run, content: dict[str, Any] | None, folder: RunFolder) -> Trip:
+def resume_from(run: Run, content: dict[str, Any] | None, folder: RunFolder) -> TrainingProgress:
     """Put the checkpoint into the run, or begin at step 0."""
     if content is None:
-        return Trip()
+        return TrainingProgress()
     if content["store"] != run.store.fingerprint:
         raise DataError(
             f"the store {run.store.path} is not the one {folder.path} was begun with",
@@ -144,9 +144,9 @@ def prepare(run: Run, step: int, out: str, display: Display) -> None:
     compilation.choose(run, step, display.say)
 
 
-def travel(run: Run, trip: Trip, folder: RunFolder, display: Display) -> int:
+def travel(run: Run, trip: TrainingProgress, folder: RunFolder, display: Display) -> int:
     """Train from where the trip is to the end or to a signal, and write the summary."""
-    config = run.loaded.config
+    config = run.resolved.config
     record, writer = None, None
     if run.ranks.rank == 0:
         write_start(run, folder)
@@ -156,7 +156,7 @@ def travel(run: Run, trip: Trip, folder: RunFolder, display: Display) -> int:
     try:
         training = Training(run, trip, display, record, writer)
         if record and config.tensorboard and not trip.step:
-            tensorboard.begin(record, run.loaded)
+            tensorboard.begin(record, run.resolved)
         display.begin(trip.step)
         with Stop(tells=run.ranks.rank == 0) as stop:
             told = training.travel(stop)
@@ -177,10 +177,10 @@ def write_start(run: Run, folder: RunFolder) -> None:
     """Write config.yaml and environment.json."""
     try:
         if not folder.started():
-            text = yaml.safe_dump(run.loaded.as_dict(), sort_keys=False)
+            text = yaml.safe_dump(run.resolved.as_dict(), sort_keys=False)
             facts = {**environment.facts(), "class_names": run.store.class_names}
             write_json(folder.environment, facts)
-            write_whole(folder.config, text.encode())
+            write_atomic(folder.config, text.encode())
     except OSError as error:
         raise cannot_write(folder.path, error) from error
 
@@ -199,35 +199,35 @@ def finish(training: Training, folder: RunFolder, display: Display, told: int) -
         except OSError as error:
             raise cannot_write(folder.summary, error) from error
         if training.record and training.config.tensorboard:
-            tensorboard.end(training.record, training.run.loaded, summary)
+            tensorboard.end(training.record, training.run.resolved, summary)
         display.say("")
         for line in end_lines(summary, folder.path):
             display.say(line)
     return 0 if told in (0, TIME_UP) else 128 + told
 
 
-def rehearse(loaded: Loaded, device: devices.Device, ranks: Any) -> int:
+def rehearse(resolved: ResolvedConfig, device: devices.Device, ranks: Any) -> int:
     """Take a few steps, write nothing, and say how long the run would take."""
     import statistics
     import time
 
-    from fastssl.engine.loop import take_step
+    from fastssl.engine.loop import train_step
 
-    display = Display(loaded.config.steps, ranks.rank != 0)
-    with out_of_memory(loaded):
-        run = assemble(loaded, device, ranks)
+    display = Display(resolved.config.steps, ranks.rank != 0)
+    with out_of_memory(resolved):
+        run = assemble(resolved, device, ranks)
         prepare(run, 0, "nothing is written", display)
         progress = torch.zeros((), device=device.device)
         times: list[float] = []
-        for step, batch in enumerate(run.loader.iterate(0, min(REHEARSED, loaded.config.steps))):
+        for step, batch in enumerate(run.loader.iterate(0, min(REHEARSED, resolved.config.steps))):
             began = time.monotonic()
-            float(take_step(run, batch, step, progress).loss.detach())
+            float(train_step(run, batch, step, progress).loss.detach())
             times.append(time.monotonic() - began)
             if step >= 2 and sum(times) > PATIENCE:
                 break
         run.loader.close()
     spent = statistics.median(times[2:] or times)  # the first two warm up
-    hours = spent * loaded.config.steps / 3600
+    hours = spent * resolved.config.steps / 3600
     display.say(f"dry run: {spent * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
     return 0
 
@@ -238,8 +238,8 @@ class out_of_memory:
     So, too, with a thread that can't be started and a device that fails.
     """
 
-    def __init__(self, loaded: Loaded) -> None:
-        self.loaded = loaded
+    def __init__(self, resolved: ResolvedConfig) -> None:
+        self.resolved = resolved
 
     def __enter__(self) -> None:
         """Watch."""
@@ -250,8 +250,8 @@ class out_of_memory:
         if not isinstance(error, MemoryError | RuntimeError):
             return
         if isinstance(error, MemoryError) or any(word in text for word in SHORT):
-            config = self.loaded.config
-            ratio = config.ratio or self.loaded.algorithm.ratio
+            config = self.resolved.config
+            ratio = config.ratio or self.resolved.algorithm.ratio
             raise ResourceError(
                 f"out of memory with batch={config.batch} and ratio={ratio}",
                 "lower batch or ratio, or type micro_batch=2 (BatchNorm then sees the parts)",

@@ -16,7 +16,7 @@ from torch import Tensor
 from fastssl.algorithms.base import StepOutput
 from fastssl.engine import accumulate, checkpoint, evaluation, optim
 from fastssl.engine.build import Run
-from fastssl.engine.progress import Trip, evaluates, logs, saves
+from fastssl.engine.progress import TrainingProgress, evaluates, logs, saves
 from fastssl.engine.signals import Stop
 from fastssl.errors import DivergedError
 from fastssl.tracking import tensorboard
@@ -28,25 +28,25 @@ TIME_UP = 1  # in the place of a signal's number
 ASK_EVERY = 10  # steps on CUDA between the questions to all ranks whether one was told to stop
 
 
-def take_step(run: Run, batch: Batch, step: int, progress: Tensor) -> StepOutput:
+def train_step(run: Run, batch: Batch, step: int, progress: Tensor) -> StepOutput:
     """Take one optimizer step; from a non-finite one on, nothing moves."""
-    config = run.loaded.config
+    config = run.resolved.config
     for group in run.optimizer.param_groups:
         group["lr"] = optim.learning_rate(config, step)
     progress.fill_(step / config.steps)
-    run.guard.remember(batch.everyone)
+    run.nonfinite.remember(batch.global_positions)
     run.optimizer.zero_grad(set_to_none=True)
     out = backward(run, batch, progress)
     overflow = run.scaler.unscale()
     if config.clip:
         torch.nn.utils.clip_grad_norm_(run.model.parameters(), config.clip)
-    alive = run.guard.judge(out.loss, step, run.ranks, overflow)
+    alive = run.nonfinite.judge(out.loss, step, run.ranks, overflow)
     moves = alive if overflow is None else alive * (1 - overflow)
     run.optimizer.found_inf = 1 - moves  # type: ignore[attr-defined]
     run.optimizer.step()
     run.scaler.update(overflow)
     run.ema.update(moves)
-    run.guard.settle(batch.everyone)
+    run.nonfinite.settle(batch.global_positions)
     return out
 
 
@@ -55,8 +55,8 @@ def backward(run: Run, batch: Batch, progress: Tensor) -> StepOutput:
 
     Loss and metrics are then those of all parts.
     """
-    settings = run.loaded.settings
-    parts = run.loaded.config.micro_batch or 1
+    settings = run.resolved.settings
+    parts = run.resolved.config.micro_batch or 1
     outs = []
     for part in range(parts):
         piece = batch if parts == 1 else accumulate.cut(batch, part, parts, run.ranks.world)
@@ -72,14 +72,14 @@ class Training:
     """A run under way: the parts, the way so far, and where it is written down."""
 
     def __init__(
-        self, run: Run, trip: Trip, display: Display, record: Record | None, writer: Any
+        self, run: Run, trip: TrainingProgress, display: Display, record: Record | None, writer: Any
     ) -> None:
         self.run = run
         self.trip = trip
         self.display = display
         self.record = record  # None on every rank but 0
         self.writer: checkpoint.Writer | None = writer
-        self.config = run.loaded.config
+        self.config = run.resolved.config
         self.figures: dict[str, Any] = {}  # of the last evaluation
         self.started = time.monotonic()
         self.out: StepOutput | None = None
@@ -89,12 +89,12 @@ class Training:
         """Train to the last step; return 0, or what stopped it: a signal's number or TIME_UP."""
         self.run.student.train()
         if self.run.ranks.world > 1 and self.run.device.device.type != "cuda":
-            self.run.guard.ask = lambda: self.told(stop)
+            self.run.nonfinite.ask = lambda: self.told(stop)
         progress = torch.zeros((), device=self.run.device.device)
         batches = self.run.loader.iterate(self.trip.step, self.config.steps)
         begun, waited = time.monotonic(), self.run.loader.waited
         for batch in batches:
-            self.out = take_step(self.run, batch, self.trip.step, progress)
+            self.out = train_step(self.run, batch, self.trip.step, progress)
             if self.first_step is None:
                 self.first_step = time.monotonic() - self.started
                 if self.config.compile != "off":
@@ -104,7 +104,7 @@ class Training:
             self.trip.step += 1
             self.trip.images += (len(batch.labels) + len(batch.position)) * self.run.ranks.world
             self.display.step(self.trip.step)
-            told = self.asked_to_stop(stop)
+            told = self.stop_requested(stop)
             last = told != 0 or self.trip.step == self.config.steps
             busy = [logs(self.config, self.trip.step), evaluates(self.config, self.trip.step)]
             busy.append(saves(self.config, self.trip.step) or last)
@@ -155,7 +155,7 @@ class Training:
         spent = self.trip.seconds + time.monotonic() - self.started
         return stop.signal or (TIME_UP if limit and spent > limit else 0)
 
-    def asked_to_stop(self, stop: Stop) -> int:
+    def stop_requested(self, stop: Stop) -> int:
         """Return what stops all ranks at one and the same step, else 0.
 
         On CUDA they ask each other every ten steps. On CPUs a step may take seconds and a
@@ -166,12 +166,12 @@ class Training:
         if self.run.device.device.type == "cuda":
             silent = self.trip.step % ASK_EVERY != 0
         else:
-            silent = not float(self.run.guard.heard)
-        return 0 if silent else self.run.ranks.loudest(self.told(stop))
+            silent = not float(self.run.nonfinite.heard)
+        return 0 if silent else self.run.ranks.max(self.told(stop))
 
     def check_finite(self, batch: Batch) -> None:
         """Stop the run where the flag has fallen; everything is as before the bad step."""
-        bad = int(self.run.guard.bad_step)
+        bad = int(self.run.nonfinite.bad_step)
         if bad < 0:
             return
         self.run.model.eval()
@@ -205,7 +205,7 @@ class Training:
 
     def evaluate(self) -> bool:
         """Judge the averaged weights; return whether they are the best so far."""
-        self.run.ema.take_buffers()
+        self.run.ema.copy_buffers()
         figures = self.judge("test")
         if len(self.run.split.validation):
             figures["validation_error"] = self.judge("validation")["error"]
@@ -233,9 +233,9 @@ class Training:
         return figures
 
 
-def snapshot(run: Run, trip: Trip) -> dict[str, Any]:
+def snapshot(run: Run, trip: TrainingProgress) -> dict[str, Any]:
     """Copy all that a restart needs; randomness is keyed by step and needs no state."""
-    run.ema.take_buffers()
+    run.ema.copy_buffers()
     content = {
         "model": run.model.state_dict(),
         "ema": run.ema.model.state_dict(),
@@ -243,7 +243,7 @@ def snapshot(run: Run, trip: Trip) -> dict[str, Any]:
         "scaler": run.scaler.state,
         "state": run.state,
         "trip": trip.as_dict(),
-        "config": run.loaded.as_dict(),
+        "config": run.resolved.as_dict(),
         "store": run.store.fingerprint,
         "classes": list(run.store.class_names),
         "preprocessing": {
@@ -270,7 +270,7 @@ def copy_tree(item: Any) -> Any:
     return item
 
 
-def restore(run: Run, content: dict[str, Any]) -> Trip:
+def restore(run: Run, content: dict[str, Any]) -> TrainingProgress:
     """Put a checkpoint into a run."""
     run.model.load_state_dict(content["model"])
     run.ema.model.load_state_dict(content["ema"])
@@ -279,4 +279,4 @@ def restore(run: Run, content: dict[str, Any]) -> Trip:
         for key, value in saved.items():
             own[key].copy_(value)
     run.quality.sums.copy_(content["quality"])
-    return replace(Trip(), **content["trip"])
+    return replace(TrainingProgress(), **content["trip"])

@@ -31,7 +31,7 @@ class Group:
         )
 
 
-class Guard:
+class NonFiniteCheck:
     """Remembers whether training is still finite, and undoes a step that is not."""
 
     def __init__(self, model: nn.Module, state: State, images: int, device: torch.device) -> None:

@@ -12,7 +12,7 @@ LAST = 20  # evaluations in the median that the paper reports beside the best
 
 
 @dataclass(slots=True)
-class Trip:
+class TrainingProgress:
     """The way so far."""
 
     step: int = 0

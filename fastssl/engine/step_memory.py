@@ -25,7 +25,7 @@ def check(run: Run) -> None:
     Half, because some algorithms send up to half of the images through without a gradient. A
     compiled step keeps less for backward than is counted here, and is not judged.
     """
-    config = run.loaded.config
+    config = run.resolved.config
     if run.device.device.type != "cpu" or config.compile not in ("off", "auto"):
         return
     need, there = per_image(run) * images(run), total()
@@ -47,7 +47,7 @@ def check(run: Run) -> None:
 
 def images(run: Run) -> float:
     """Return how many images one part of a step sends through the network on this rank."""
-    config, algorithm = run.loaded.config, run.algorithm
+    config, algorithm = run.resolved.config, run.algorithm
     views = len(algorithm.views) * (config.ratio or algorithm.ratio)
     return config.batch * (1 + views) / run.ranks.world / (config.micro_batch or 1)
 

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from fastssl.engine.build import Run
-from fastssl.engine.progress import LAST, Trip
+from fastssl.engine.progress import LAST, TrainingProgress
 from fastssl.tracking.console import clock
 
 FIGURES = ("top5_error", "precision", "recall", "f1", "auc", "ece", "class_accuracy")
 
 
-def summarize(run: Run, trip: Trip, figures: dict[str, Any], status: str) -> dict[str, Any]:
+def summarize(
+    run: Run, trip: TrainingProgress, figures: dict[str, Any], status: str
+) -> dict[str, Any]:
     """Return what summary.json holds; `status` is finished, interrupted or time is up."""
-    config = run.loaded.config
+    config = run.resolved.config
     chosen = "validation split" if len(run.split.validation) else "test set"
     return {
         "status": status,

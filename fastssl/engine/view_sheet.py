@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from fastssl.config.resolve import Loaded
+from fastssl.config.resolve import ResolvedConfig
 from fastssl.engine.build_data import find_store, view_recipes
 from fastssl.errors import ConfigError
-from fastssl.tracking.run_dir import refused, write_whole
+from fastssl.tracking.run_dir import refused, write_atomic
 from pipelines.store.records import Stored
 from pipelines.views import apply, draw, names
 
@@ -25,24 +25,24 @@ TEXT = 44  # room for three names under a picture
 Array = np.ndarray[Any, Any]
 
 
-def write_sheet(loaded: Loaded, out: Path) -> str:
+def write_sheet(resolved: ResolvedConfig, out: Path) -> str:
     """Write the sheet, whole or not at all; return a line that says so."""
     if out.suffix.lower() != ".png":
         raise ConfigError(f"views cannot be drawn as {out.name}", "end its name in .png")
     file = io.BytesIO()
-    make_sheet(loaded).save(file, "PNG")
+    make_sheet(resolved).save(file, "PNG")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, file.getvalue())
+        write_atomic(out, file.getvalue())
     except OSError as error:
         raise refused(error, out) from error
-    return f"{out}: images of {loaded.config.data}, original | weak | strong x {STRONG}"
+    return f"{out}: images of {resolved.config.data}, original | weak | strong x {STRONG}"
 
 
-def make_sheet(loaded: Loaded) -> Image.Image:
+def make_sheet(resolved: ResolvedConfig) -> Image.Image:
     """Draw the sheet of images from all over the training set."""
-    store = find_store(loaded)
-    recipes = view_recipes(loaded, store)
+    store = find_store(resolved)
+    recipes = view_recipes(resolved, store)
     labels = store.labels("train")
     count = min(ROWS, len(labels))
     places = np.linspace(0, len(labels) - 1, count).astype(int)
@@ -50,7 +50,7 @@ def make_sheet(loaded: Loaded) -> Image.Image:
     Stored(store, "train", "dali" if "dali" in store.formats else "ffcv").get(places)
     images = np.stack([store.image("train", int(place)) for place in places])
     plan = [recipes["weak"]] + [recipes["strong"]] * STRONG
-    seed, size = loaded.config.seed, (images.shape[1], images.shape[2])
+    seed, size = resolved.config.seed, (images.shape[1], images.shape[2])
     draws = [
         draw(recipe, seed=seed, step=0, stream=1, slots=np.arange(count), view=view, size=size)
         for view, recipe in enumerate(plan)

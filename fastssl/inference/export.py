@@ -84,7 +84,7 @@ def describe(model: Predictor) -> dict[str, Any]:
         "input": "float32 [n, 3, height, width]: a picture brought to stored x stored by resize, "
         "its middle cut to size, divided by 255, less mean, over std",
         "output": "logits [n, classes]",
-        "config": model.loaded.as_dict(),
+        "config": model.resolved.as_dict(),
     }
 
 
@@ -164,7 +164,7 @@ def open_exported(file: Path, model: Predictor) -> Run:
 
     from fastssl.inference.trained_model import open_model
 
-    return open_model(model.loaded, {**model.content, "ema": load_file(file)}, model.device)
+    return open_model(model.resolved, {**model.content, "ema": load_file(file)}, model.device)
 
 
 @torch.inference_mode()

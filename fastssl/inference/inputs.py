@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from fastssl.errors import DataError
-from pipelines.convert.images import BadPictureError, load, to_rgb
+from pipelines.convert.images import BadImageError, load, to_rgb
 from pipelines.sources.scan import Scan
 
 _WANTED = "give a path, a PIL image, an array or a tensor [H, W, 3] or [3, H, W], or a list of them"
@@ -23,7 +23,7 @@ def is_many(x: Any) -> bool:
     return isinstance(x, list | tuple) or (hasattr(x, "ndim") and x.ndim == 4)
 
 
-def to_picture(x: Any) -> Image.Image:
+def to_image(x: Any) -> Image.Image:
     """Return an input as an upright RGB picture, exactly as `convert` would open it."""
     try:
         if isinstance(x, str | os.PathLike):
@@ -34,7 +34,7 @@ def to_picture(x: Any) -> Image.Image:
             x = x.detach().cpu().numpy()
         if isinstance(x, np.ndarray):
             return to_rgb(Image.fromarray(_bytes(x)))
-    except BadPictureError as error:
+    except BadImageError as error:
         name = f"{os.fspath(x)!s}: " if isinstance(x, str | os.PathLike) else ""
         raise DataError(f"{name}{error}", "give another picture") from None
     raise DataError(f"a {type(x).__name__} is not a picture", _WANTED)

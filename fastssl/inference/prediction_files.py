@@ -17,7 +17,7 @@ import numpy as np
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.inputs import files, is_store
 from fastssl.inference.predictor import Outcome, Prediction, Predictor
-from fastssl.tracking.run_dir import writing_whole
+from fastssl.tracking.run_dir import open_atomic
 from pipelines.store.index import escape
 from pipelines.store.store import open_store
 
@@ -40,12 +40,14 @@ class Tally:
         """Count the pictures that got a label."""
         return sum(self.count.values())
 
-    def add(self, path: str, guess: Prediction) -> None:
+    def add(self, path: str, pseudo_label: Prediction) -> None:
         """Count one picture."""
-        self.count[guess.label] = self.count.get(guess.label, 0) + 1
-        self.probability[guess.label] = self.probability.get(guess.label, 0) + guess.probability
+        self.count[pseudo_label.label] = self.count.get(pseudo_label.label, 0) + 1
+        self.probability[pseudo_label.label] = (
+            self.probability.get(pseudo_label.label, 0) + pseudo_label.probability
+        )
         if len(self.first) < SHOWN:
-            self.first.append({"picture": escape(path), **short(guess)})
+            self.first.append({"picture": escape(path), **short(pseudo_label)})
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the summary, the most frequent label first."""
@@ -61,12 +63,12 @@ class Tally:
         ]
 
 
-def short(guess: Prediction) -> dict[str, Any]:
+def short(pseudo_label: Prediction) -> dict[str, Any]:
     """Return the columns of one picture in the table."""
-    second = guess.top5[1] if len(guess.top5) > 1 else ("-", 0.0)
+    second = pseudo_label.top5[1] if len(pseudo_label.top5) > 1 else ("-", 0.0)
     return {
-        "label": guess.label,
-        "probability": round(guess.probability, 4),
+        "label": pseudo_label.label,
+        "probability": round(pseudo_label.probability, 4),
         "second": f"{second[0]} {second[1]:.4f}",
     }
 
@@ -104,9 +106,9 @@ def write_csv(file: IO[str]) -> Callable[[str, Prediction], None]:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(HEADER)
 
-    def write(path: str, guess: Prediction) -> None:
-        top = json.dumps([[label, round(share, 6)] for label, share in guess.top5])
-        writer.writerow([path, guess.label, f"{guess.probability:.6f}", top])
+    def write(path: str, pseudo_label: Prediction) -> None:
+        top = json.dumps([[label, round(share, 6)] for label, share in pseudo_label.top5])
+        writer.writerow([path, pseudo_label.label, f"{pseudo_label.probability:.6f}", top])
 
     return write
 
@@ -114,16 +116,20 @@ def write_csv(file: IO[str]) -> Callable[[str, Prediction], None]:
 def write_lines(file: IO[str]) -> Callable[[str, Prediction], None]:
     """Return what writes a line of JSON."""
 
-    def write(path: str, guess: Prediction) -> None:
-        content = {"path": path, "label": guess.label, "probability": guess.probability}
-        file.write(json.dumps({**content, "top5": guess.top5}) + "\n")
+    def write(path: str, pseudo_label: Prediction) -> None:
+        content = {
+            "path": path,
+            "label": pseudo_label.label,
+            "probability": pseudo_label.probability,
+        }
+        file.write(json.dumps({**content, "top5": pseudo_label.top5}) + "\n")
 
     return write
 
 
 def open_out(stack: ExitStack, path: Path) -> IO[str]:
     """Open a file to write, `-` for stdout; it takes its place when the stack is left in peace."""
-    return sys.stdout if str(path) == "-" else stack.enter_context(writing_whole(path))
+    return sys.stdout if str(path) == "-" else stack.enter_context(open_atomic(path))
 
 
 def predict(
@@ -146,10 +152,10 @@ def predict(
             if outcome.logits is None:
                 tally.bad.append({"path": escape(outcome.path), "why": outcome.why})
                 continue
-            guess = model.prediction(outcome.logits)
-            tally.add(outcome.path, guess)
+            pseudo_label = model.prediction(outcome.logits)
+            tally.add(outcome.path, pseudo_label)
             for write in writers:
-                write(outcome.path, guess)
+                write(outcome.path, pseudo_label)
             progress(tally.total)
         if not tally.total:
             shown = "".join(f"\n    {one['path']}: {one['why']}" for one in tally.bad[:SHOWN])

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastssl.config.resolve import Loaded
+from fastssl.config.resolve import ResolvedConfig
 from fastssl.engine import devices
 from fastssl.errors import ConfigError, DataError
-from fastssl.inference.inputs import is_many, to_picture
+from fastssl.inference.inputs import is_many, to_image
 from fastssl.inference.trained_model import open_model, open_run
-from pipelines.convert.images import BadPictureError, fit, open_picture
+from pipelines.convert.images import BadImageError, fit, open_image
 from pipelines.loader.loader import evaluation
 from pipelines.store.store import Store
 from pipelines.views import centered
@@ -91,12 +91,12 @@ class Predictor:
         self, run: str | os.PathLike[str], which: str = "best", device: str | None = None
     ) -> None:
         self.run = Path(run)
-        self.loaded, self.content = open_run(self.run, which)
-        self.device = device_for(self.loaded, device)
+        self.resolved, self.content = open_run(self.run, which)
+        self.device = device_for(self.resolved, device)
         self.classes: list[str] = list(self.content["classes"])
         self.preprocessing = Preprocessing.of(self.content)
-        self.model = open_model(self.loaded, self.content, self.device)
-        self.batch = self.loaded.config.eval_batch
+        self.model = open_model(self.resolved, self.content, self.device)
+        self.batch = self.resolved.config.eval_batch
 
     def predict(self, x: Any) -> Prediction | list[Prediction]:
         """Say what is on a picture, or on each of a list of them.
@@ -168,7 +168,7 @@ class Predictor:
             split,
             places,
             size=self.preprocessing.size,
-            reader=self.loaded.config.reader,
+            reader=self.resolved.config.reader,
             device=str(self.device.device),
             batch=self.batch,
             threads=self.device.threads,
@@ -192,15 +192,15 @@ class Predictor:
         if os.path.exists(path) and not os.path.isfile(path):
             return None, "not a regular file"
         try:
-            return self.preprocessing.pixels(open_picture(path)), ""
-        except BadPictureError as error:
+            return self.preprocessing.pixels(open_image(path)), ""
+        except BadImageError as error:
             return None, str(error)
 
     def _ask(self, items: Sequence[Any], features: bool = False) -> list[npt.NDArray[np.float32]]:
         rows: list[npt.NDArray[np.float32]] = []
         for start in range(0, len(items), self.batch):
             part = items[start : start + self.batch]
-            pixels = [self.preprocessing.pixels(to_picture(one)) for one in part]
+            pixels = [self.preprocessing.pixels(to_image(one)) for one in part]
             rows.extend(self._forward(np.stack(pixels), features))
         return rows
 
@@ -229,9 +229,9 @@ def with_features(model: Any, images: Tensor) -> Tensor:
     return found
 
 
-def device_for(loaded: Loaded, wanted: str | None) -> devices.Device:
+def device_for(resolved: ResolvedConfig, wanted: str | None) -> devices.Device:
     """Choose the device of a model in use, which need not be the one it was trained on."""
-    config = loaded.config.model_copy(update={"device": wanted} if wanted else {})
+    config = resolved.config.model_copy(update={"device": wanted} if wanted else {})
     if config.device.startswith("cuda") and not wanted and not torch.cuda.is_available():
         config = config.model_copy(update={"device": "cpu"})
     kind = devices.choose_device(config.device, 0).type

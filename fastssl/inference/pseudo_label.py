@@ -30,7 +30,7 @@ FALLBACK = 0.95  # threshold for an algorithm that has none
 
 
 @dataclass(frozen=True, slots=True)
-class Guesses:
+class PseudoLabels:
     """What the model says of the unlabelled pictures of a store's training split."""
 
     store: Store
@@ -62,26 +62,26 @@ def label(
     if not 0 <= min_confidence <= 1:
         raise ConfigError(f"min_confidence is {min_confidence}", "give a number from 0 to 1")
     model = Predictor(run, checkpoint, device)
-    guesses = guess(model, ensure_store(store))
-    kept = guesses.confidence >= min_confidence
+    pseudo_labels = pseudo_label(model, ensure_store(store))
+    kept = pseudo_labels.confidence >= min_confidence
     if trusted_only:
-        kept &= guesses.trusted
-    written = write(guesses, kept, out, given)
+        kept &= pseudo_labels.trusted
+    written = write(pseudo_labels, kept, out, given)
     if sheet is not None:
         from fastssl.inference.contact_sheet import write_sheet
 
-        write_sheet(guesses, sheet)
+        write_sheet(pseudo_labels, sheet)
     return {
         "out": str(out),
         "sheet": str(sheet) if sheet else None,
-        "pictures": len(guesses.places),
-        "trusted": int(guesses.trusted.sum()),
+        "pictures": len(pseudo_labels.places),
+        "trusted": int(pseudo_labels.trusted.sum()),
         "written": written,
-        "classes": summary(guesses),
+        "classes": summary(pseudo_labels),
     }
 
 
-def guess(model: Predictor, store: Store) -> Guesses:
+def pseudo_label(model: Predictor, store: Store) -> PseudoLabels:
     """Ask the model for every unlabelled picture."""
     if store.class_names != model.classes:
         raise DataError(
@@ -96,7 +96,7 @@ def guess(model: Predictor, store: Store) -> Guesses:
     logits = np.concatenate(list(model.store(store, "train", places))).astype(np.float64)
     scores = np.exp(logits - logits.max(axis=1, keepdims=True))
     probability = scores / scores.sum(axis=1, keepdims=True)
-    return Guesses(
+    return PseudoLabels(
         store=store,
         classes=model.classes,
         places=places,
@@ -113,7 +113,7 @@ def unlabeled(model: Predictor, store: Store) -> npt.NDArray[np.int64]:
     those without a label, or all where every one has a label.
     """
     if store.fingerprint == model.content["store"]:
-        split, _ = make_data(model.loaded, store, 1)
+        split, _ = make_data(model.resolved, store, 1)
         everything = np.union1d(split.unlabeled, split.validation)
         found: npt.NDArray[np.int64] = np.setdiff1d(everything, split.labeled)
         return found
@@ -124,7 +124,7 @@ def unlabeled(model: Predictor, store: Store) -> npt.NDArray[np.int64]:
 
 def class_thresholds(model: Predictor) -> npt.NDArray[np.float64]:
     """Return the confidence at which the run's algorithm trusts a guess, for each class."""
-    settings = model.loaded.settings
+    settings = model.resolved.settings
     if isinstance(settings, cpl.CurriculumSettings):
         found = cpl.thresholds(model.content["state"], settings)
         return np.asarray(found.double().numpy())
@@ -132,43 +132,43 @@ def class_thresholds(model: Predictor) -> npt.NDArray[np.float64]:
     return np.full(len(model.classes), float(level))
 
 
-def write(guesses: Guesses, kept: npt.NDArray[np.bool_], out: Path, given: bool) -> int:
+def write(pseudo_labels: PseudoLabels, kept: npt.NDArray[np.bool_], out: Path, given: bool) -> int:
     """Write the lines, the surest first within each class; return how many."""
-    paths = guesses.store.source_paths("train")
-    order = np.lexsort((guesses.places, -guesses.confidence, guesses.label))
+    paths = pseudo_labels.store.source_paths("train")
+    order = np.lexsort((pseudo_labels.places, -pseudo_labels.confidence, pseudo_labels.label))
     rows = [
         [
-            paths[guesses.places[one]],
-            guesses.classes[guesses.label[one]],
-            f"{guesses.confidence[one]:.6f}",
-            f"{guesses.thresholds[guesses.label[one]]:.6f}",
-            "yes" if guesses.trusted[one] else "no",
+            paths[pseudo_labels.places[one]],
+            pseudo_labels.classes[pseudo_labels.label[one]],
+            f"{pseudo_labels.confidence[one]:.6f}",
+            f"{pseudo_labels.thresholds[pseudo_labels.label[one]]:.6f}",
+            "yes" if pseudo_labels.trusted[one] else "no",
         ]
         for one in order
         if kept[one]
     ]
     if given:
-        labels = guesses.store.labels("train")
-        labels[guesses.places] = -1
-        known = [[paths[p], guesses.classes[labels[p]]] for p in np.flatnonzero(labels >= 0)]
+        labels = pseudo_labels.store.labels("train")
+        labels[pseudo_labels.places] = -1
+        known = [[paths[p], pseudo_labels.classes[labels[p]]] for p in np.flatnonzero(labels >= 0)]
         rows = [[*row, "1.000000", "0.000000", "given"] for row in known] + rows
     with ExitStack() as stack:
         csv.writer(open_out(stack, out), lineterminator="\n").writerows([HEADER, *rows])
     return len(rows)
 
 
-def summary(guesses: Guesses) -> list[dict[str, Any]]:
+def summary(pseudo_labels: PseudoLabels) -> list[dict[str, Any]]:
     """Return one row a class."""
     rows = []
-    for number, name in enumerate(guesses.classes):
-        own = guesses.label == number
+    for number, name in enumerate(pseudo_labels.classes):
+        own = pseudo_labels.label == number
         rows.append(
             {
                 "label": name,
                 "pictures": int(own.sum()),
-                "trusted": int((own & guesses.trusted).sum()),
-                "threshold": round(float(guesses.thresholds[number]), 4),
-                "mean confidence": round(float(guesses.confidence[own].mean()), 4)
+                "trusted": int((own & pseudo_labels.trusted).sum()),
+                "threshold": round(float(pseudo_labels.thresholds[number]), 4),
+                "mean confidence": round(float(pseudo_labels.confidence[own].mean()), 4)
                 if own.any()
                 else None,
             }

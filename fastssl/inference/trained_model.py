@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from fastssl.config.resolve import Loaded, load
+from fastssl.config.resolve import ResolvedConfig, load
 from fastssl.engine import checkpoint, devices, evaluation
 from fastssl.engine.build import build_model
 from fastssl.engine.build_data import find_store, view_recipes
@@ -18,7 +18,7 @@ from pipelines.loader.loader import evaluation as walk
 from pipelines.store.store import open_store
 
 
-def open_run(path: Path, which: str = "best") -> tuple[Loaded, dict[str, Any]]:
+def open_run(path: Path, which: str = "best") -> tuple[ResolvedConfig, dict[str, Any]]:
     """Return the configuration of a run and its best or last checkpoint."""
     if which not in ("best", "last"):
         raise ConfigError(f"there is no checkpoint called {which!r}", "type best or last")
@@ -34,27 +34,29 @@ def open_run(path: Path, which: str = "best") -> tuple[Loaded, dict[str, Any]]:
     return load(folder.config), content
 
 
-def open_model(loaded: Loaded, content: dict[str, Any], device: devices.Device) -> nn.Module:
+def open_model(
+    resolved: ResolvedConfig, content: dict[str, Any], device: devices.Device
+) -> nn.Module:
     """Return the network with the averaged weights of a checkpoint, ready to evaluate."""
-    model = build_model(loaded, len(content["classes"]), device)
+    model = build_model(resolved, len(content["classes"]), device)
     model.load_state_dict(content["ema"])
     return model.eval()
 
 
 def evaluate(path: Path, which: str = "best", store: str | None = None) -> dict[str, Any]:
     """Return every figure of a run's model on its test set."""
-    loaded, content = open_run(path, which)
-    device = devices.choose(loaded.config)
-    found = open_store(store) if store else find_store(loaded)
-    model = open_model(loaded, content, device)
+    resolved, content = open_run(path, which)
+    device = devices.choose(resolved.config)
+    found = open_store(store) if store else find_store(resolved)
+    model = open_model(resolved, content, device)
     batches = walk(
         found,
         "test",
         np.arange(found.splits["test"].count),
-        size=view_recipes(loaded, found)["weak"].size,
-        reader=loaded.config.reader,
+        size=view_recipes(resolved, found)["weak"].size,
+        reader=resolved.config.reader,
         device=str(device.device),
-        batch=loaded.config.eval_batch,
+        batch=resolved.config.eval_batch,
         threads=device.threads,
     )
     figures = evaluation.judge(*evaluation.predict(model, batches, device))

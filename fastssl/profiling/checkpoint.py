@@ -19,8 +19,8 @@ import torch
 from fastssl.config.schema import RunConfig
 from fastssl.engine import checkpoint
 from fastssl.engine.build import Run
-from fastssl.engine.loop import snapshot, take_step
-from fastssl.engine.progress import Trip
+from fastssl.engine.loop import snapshot, train_step
+from fastssl.engine.progress import TrainingProgress
 from fastssl.profiling.measure import Measured, environment, interleave
 from fastssl.profiling.parts import make_batch, make_run
 from fastssl.tracking.run_dir import RunFolder
@@ -78,12 +78,12 @@ def cases(asked: Options, made: Run, folder: RunFolder) -> dict[str, Callable[[]
 
     def step() -> float:
         began = time.perf_counter()
-        float(take_step(made, batch, 0, progress).loss.detach())
+        float(train_step(made, batch, 0, progress).loss.detach())
         return time.perf_counter() - began
 
     def take() -> float:
         began = time.perf_counter()
-        kept["content"] = snapshot(made, Trip())
+        kept["content"] = snapshot(made, TrainingProgress())
         return time.perf_counter() - began
 
     def write() -> float:

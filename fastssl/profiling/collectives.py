@@ -50,7 +50,7 @@ def count(
 
     from fastssl.algorithms import ALGORITHMS
     from fastssl.distributed.collectives import TorchRanks
-    from fastssl.engine.loop import take_step
+    from fastssl.engine.loop import train_step
     from fastssl.profiling.parts import make_batch, make_run
 
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
@@ -75,7 +75,7 @@ def count(
             counting.bytes.clear()
             given = make_batch(batch, size, images, step, ranks=ranks, views=views)
             with counting:
-                take_step(run, given, step, progress)
+                train_step(run, given, step, progress)
     finally:
         dist.destroy_process_group()
     kinds = {

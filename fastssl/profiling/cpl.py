@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastssl.algorithms import Facts, State
+from fastssl.algorithms import DatasetInfo, State
 from fastssl.algorithms.common import cpl
 from fastssl.distributed.collectives import SingleRank
 from fastssl.engine.devices import choose_device
@@ -56,8 +56,8 @@ class Work:
         ]
         self.batches = [_batch(position) for position in self.position]
         shares = torch.full((asked.classes,), 1 / asked.classes, device=asked.device)
-        facts = Facts(asked.classes, images, shares, torch.device(asked.device))
-        self.state = cpl.init_state(self.config, facts)
+        info = DatasetInfo(asked.classes, images, shares, torch.device(asked.device))
+        self.state = cpl.init_state(self.config, info)
         marks = torch.randint(-1, asked.classes, (images,), generator=source).to(asked.device)
         self.state["marks"].copy_(marks)
         self.state["counts"].copy_(torch.bincount(marks % (asked.classes + 1)))
@@ -83,10 +83,10 @@ def counted(logits: Tensor, position: Tensor, marks: Tensor, threshold: float) -
     most = max(count.values())
     learnt = torch.tensor([count[c] / most for c in range(logits.shape[1])])
     learnt = learnt.to(logits.device)
-    confidence, guess = logits.softmax(dim=1).max(dim=1)
-    trusted = confidence >= threshold * (learnt[guess] / (2 - learnt[guess]))
+    confidence, pseudo_label = logits.softmax(dim=1).max(dim=1)
+    trusted = confidence >= threshold * (learnt[pseudo_label] / (2 - learnt[pseudo_label]))
     sure = confidence >= threshold
-    marks[position[sure]] = guess[sure]
+    marks[position[sure]] = pseudo_label[sure]
     return trusted.float()
 
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from fastssl import models
-from fastssl.algorithms.base import Facts
+from fastssl.algorithms.base import DatasetInfo
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import Ranks, SingleRank
 from fastssl.distributed.process_group import wrap
 from fastssl.engine import devices, optim
 from fastssl.engine.build import Run
 from fastssl.engine.ema import Ema
-from fastssl.engine.nonfinite import Guard
+from fastssl.engine.nonfinite import NonFiniteCheck
 from fastssl.engine.scaler import Scaler
 from fastssl.tracking.pseudo_label_stats import Quality
 from pipelines.loader.batch import Batch
@@ -42,21 +42,21 @@ def make_run(
     words = [f"model={model}", f"batch={batch}", f"ratio={RATIO}", f"algorithm={algorithm}"]
     if forward != "together":
         words.append(f"algo.forward={forward}")
-    loaded = load("cifar10", [*words, f"device={device}"])
+    resolved = load("cifar10", [*words, f"device={device}"])
     ranks = ranks or SingleRank()
     where = devices.choose_device(device, 0)
     chosen = devices.Device(
         where, devices.choose_precision("auto", where), torch.get_num_threads(), 1
     )
     torch.manual_seed(0)
-    net = models.build(model, CLASSES, heads=loaded.algorithm.heads).to(where)
+    net = models.build(model, CLASSES, heads=resolved.algorithm.heads).to(where)
     net, student = wrap(net.double() if double else net, where, ranks)
-    facts = Facts(CLASSES, images, torch.full((CLASSES,), 1 / CLASSES, device=where), where)
-    state = loaded.algorithm.init_state(loaded.settings, facts)
+    info = DatasetInfo(CLASSES, images, torch.full((CLASSES,), 1 / CLASSES, device=where), where)
+    state = resolved.algorithm.init_state(resolved.settings, info)
     places = np.arange(images)
     student.train()
     return Run(
-        loaded=loaded,
+        resolved=resolved,
         device=chosen,
         ranks=ranks,
         store=cast(Any, None),
@@ -64,14 +64,14 @@ def make_run(
         loader=cast(Any, None),
         model=net,
         student=student,
-        ema=Ema(net, loaded.config.ema),
-        optimizer=optim.build(net, loaded.config),
+        ema=Ema(net, resolved.config.ema),
+        optimizer=optim.build(net, resolved.config),
         scaler=Scaler(net, where, chosen.precision == "fp16"),
         state=state,
-        guard=Guard(net, state, images, where),
+        nonfinite=NonFiniteCheck(net, state, images, where),
         quality=Quality(torch.zeros(images, dtype=torch.int16, device=where), CLASSES),
         size=(size, size),
-        step=loaded.algorithm.step,
+        step=resolved.algorithm.step,
     )
 
 
@@ -87,7 +87,7 @@ def make_batch(
     """Draw one rank's batch: `batch` labelled images and seven times as many unlabelled ones."""
     ranks = ranks or SingleRank()
     source = torch.Generator().manual_seed(seed)
-    everyone = torch.randperm(images, generator=source)[: RATIO * batch * ranks.world]
+    global_positions = torch.randperm(images, generator=source)[: RATIO * batch * ranks.world]
 
     def pictures(count: int) -> Tensor:
         drawn = torch.randn(count, size, size, 3, generator=source)
@@ -97,8 +97,8 @@ def make_batch(
         images=pictures(batch),
         labels=torch.randint(CLASSES, (batch,), generator=source).to(device),
         views={name: pictures(RATIO * batch) for name in views},
-        position=ranks.take(everyone).to(device),
-        everyone=everyone.to(device),
+        position=ranks.take(global_positions).to(device),
+        global_positions=global_positions.to(device),
         key=torch.tensor([seed, 1]).to(device),
     )
 

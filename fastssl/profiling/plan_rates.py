@@ -23,7 +23,7 @@ from fastssl.config.schema import RunConfig
 from fastssl.engine import devices
 from fastssl.engine.build import Run, assemble
 from fastssl.engine.build_data import find_store
-from fastssl.engine.loop import take_step
+from fastssl.engine.loop import train_step
 from fastssl.profiling.measure import Measured
 from fastssl.profiling.plan import Load
 from pipelines.datasets import DATASETS
@@ -39,8 +39,8 @@ ENOUGH = 6.0  # seconds of steps that one measurement takes at most, three steps
 @contextmanager
 def opened(config: str, words: list[str]) -> Iterator[Run]:
     """Build a run, and close its loader in the end."""
-    loaded = load(config, words)
-    base = assemble(loaded, devices.choose(loaded.config))
+    resolved = load(config, words)
+    base = assemble(resolved, devices.choose(resolved.config))
     base.student.train()
     try:
         yield base
@@ -55,16 +55,16 @@ def load_of(base: Run) -> Load:
         images=order.batch + order.unlabeled_batch,
         views=order.batch + order.unlabeled_batch * len(base.algorithm.views),
         bytes=gradient_bytes(base.model),
-        shared=base.device.device.type == "cpu" and crowded(base.loaded.config),
+        shared=base.device.device.type == "cpu" and crowded(base.resolved.config),
     )
 
 
 def load_on_paper(config: str, words: list[str]) -> Load:
     """Return what a step of a configuration asks for; a standard data set need not be here."""
-    loaded = load(config, words)
-    chosen, algorithm = loaded.config, loaded.algorithm
+    resolved = load(config, words)
+    chosen, algorithm = resolved.config, resolved.algorithm
     known = chosen.data in DATASETS and not chosen.store
-    classes = DATASETS[chosen.data].classes if known else find_store(loaded).classes
+    classes = DATASETS[chosen.data].classes if known else find_store(resolved).classes
     model = models.build(chosen.model, classes, chosen.variant, algorithm.heads)
     unlabeled = chosen.batch * (chosen.ratio or algorithm.ratio) if algorithm.unlabeled else 0
     # A GPU that is asked for by name may be another machine's.
@@ -155,7 +155,7 @@ def _learn(base: Run, batches: Iterable[Batch]) -> float:
     times = []
     began = time.perf_counter()
     for step, batch in enumerate(batches):
-        float(take_step(base, batch, step, progress).loss.detach())
+        float(train_step(base, batch, step, progress).loss.detach())
         times.append(time.perf_counter() - began)
         began = time.perf_counter()
         if step >= WARMUP and sum(times) > ENOUGH:

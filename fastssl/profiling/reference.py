@@ -44,11 +44,11 @@ class Reference:
         logits = self.model(inputs.contiguous())
         labeled = len(batch.labels)
         own, (weak, strong) = logits[:labeled], logits[labeled:].chunk(2)
-        confidence, guess = weak.detach().softmax(dim=-1).max(dim=-1)
-        used = confidence >= self.thresholds()[guess]
+        confidence, pseudo_label = weak.detach().softmax(dim=-1).max(dim=-1)
+        used = confidence >= self.thresholds()[pseudo_label]
         sure = confidence >= self.threshold
-        self.marks[batch.position[sure]] = guess[sure]
-        each = F.cross_entropy(strong, guess, reduction="none")
+        self.marks[batch.position[sure]] = pseudo_label[sure]
+        each = F.cross_entropy(strong, pseudo_label, reduction="none")
         loss: Tensor = F.cross_entropy(own, batch.labels) + (each * used.to(each.dtype)).mean()
         self.model.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -156,7 +156,7 @@ def measure(asked: Options, ranks: Ranks) -> Rates:
     """Measure as one rank; return images a second of every case, a number a round."""
     import torch
 
-    from fastssl.engine.loop import take_step
+    from fastssl.engine.loop import train_step
     from fastssl.profiling.parts import RATIO, make_batch, make_run
 
     began = time.monotonic()
@@ -167,17 +167,17 @@ def measure(asked: Options, ranks: Ranks) -> Rates:
     cases = {ALONE: (silent, own), APART: (silent, own), TOGETHER: talking}
     rates: Rates = {name: [] for name in cases}
     for turn in range(WARMUP + asked.repetitions):
-        late = ranks.loudest(int(time.monotonic() - began > asked.seconds))
+        late = ranks.max(int(time.monotonic() - began > asked.seconds))
         if late and turn > WARMUP:
             break
         for name in list(cases)[:: -1 if turn % 2 else 1]:
             run, images = cases[name]
             works = name != ALONE or ranks.rank == 0
-            ranks.loudest(0)  # the others wait, at no cost, while the first is alone
+            ranks.max(0)  # the others wait, at no cost, while the first is alone
             started = time.perf_counter()
             for step in range(asked.steps if works else 0):
-                take_step(run, images, step, progress)
-            spent = ranks.loudest(int(1e6 * (time.perf_counter() - started))) / 1e6
+                train_step(run, images, step, progress)
+            spent = ranks.max(int(1e6 * (time.perf_counter() - started))) / 1e6
             if turn >= WARMUP:
                 learnt = (1 + RATIO) * asked.batch * asked.steps
                 rates[name].append(learnt * (1 if name == ALONE else ranks.world) / spent)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fastssl.engine import host_memory
-from fastssl.engine.loop import take_step
+from fastssl.engine.loop import train_step
 from fastssl.errors import ConfigError
 from fastssl.profiling import collectives
 from fastssl.profiling.apart import Apart
@@ -107,7 +107,7 @@ def compare(asked: Options) -> float:
     apart = 0.0
     for step in range(CHECKED):
         batch = widen(make_batch(asked.batch, asked.size, asked.images, step))
-        mine = float(take_step(run, batch, step, progress).loss.detach())
+        mine = float(train_step(run, batch, step, progress).loss.detach())
         theirs = float(other.step(batch))
         apart = max(apart, abs(mine - theirs) / abs(theirs))
     if not apart <= CLOSE:
@@ -116,7 +116,7 @@ def compare(asked: Options) -> float:
 
 
 def _reference(asked: Options, run: Any) -> Reference:
-    classes, threshold = run.quality.classes, run.loaded.settings.threshold
+    classes, threshold = run.quality.classes, run.resolved.settings.threshold
     return Reference(copy.deepcopy(run.model), asked.images, classes, threshold)
 
 
@@ -141,7 +141,7 @@ def ours(
         nonlocal done
         started = time.perf_counter()
         for _ in range(asked.steps):
-            take_step(run, batches[done % len(batches)], done, progress)
+            train_step(run, batches[done % len(batches)], done, progress)
             done += 1
         if asked.device == "cuda":
             torch.cuda.synchronize()
@@ -163,7 +163,7 @@ def reference(asked: Options) -> Callable[[], float]:
             b.labels,
             {name: view.contiguous() for name, view in b.views.items()},
             b.position,
-            b.everyone,
+            b.global_positions,
             b.key,
         )
         for b in batches

@@ -20,8 +20,8 @@ from fastssl.config.resolve import load
 from fastssl.engine import devices
 from fastssl.engine.build import Run, assemble
 from fastssl.engine.build_data import make_data, view_recipes
-from fastssl.engine.loop import snapshot, take_step
-from fastssl.engine.progress import Trip
+from fastssl.engine.loop import snapshot, train_step
+from fastssl.engine.progress import TrainingProgress
 from fastssl.profiling.measure import Measured, environment, interleave
 from pipelines.loader.batch import Batch
 from pipelines.loader.loader import Loader
@@ -70,7 +70,7 @@ class Feeding:
         batch = next(batches)
         started, waited = time.perf_counter(), self.waited
         for _ in range(self.steps):
-            take_step(self.run, batch, self.done, progress)
+            train_step(self.run, batch, self.done, progress)
             batch = next(batches)
             self.done += 1
         if self.run.device.device.type == "cuda":
@@ -94,9 +94,9 @@ class Feeding:
 def run(config: str = "cifar10", overrides: Sequence[str] = (), **options: Any) -> dict[str, Any]:
     """Measure; return the record."""
     asked = Options(config, tuple(overrides), **options)
-    loaded = load(asked.config, list(asked.overrides))
-    device = devices.choose(loaded.config)
-    base = assemble(loaded, device)
+    resolved = load(asked.config, list(asked.overrides))
+    device = devices.choose(resolved.config)
+    base = assemble(resolved, device)
     base.student.train()
     names = [name for name in asked.readers if READERS[name].installed]
     loaders = {name: open_loader(base, name) for name in names}
@@ -116,20 +116,20 @@ def run(config: str = "cifar10", overrides: Sequence[str] = (), **options: Any) 
 def snap(base: Run) -> float:
     """Take a checkpoint's part of the training thread; return its seconds a step."""
     started = time.perf_counter()
-    snapshot(base, Trip())
-    return (time.perf_counter() - started) / base.loaded.config.checkpoint_every
+    snapshot(base, TrainingProgress())
+    return (time.perf_counter() - started) / base.resolved.config.checkpoint_every
 
 
 def open_loader(base: Run, reader: str) -> Loader:
     """Open a loader like a run's own, with another reader."""
-    split, order = make_data(base.loaded, base.store, 1)
+    split, order = make_data(base.resolved, base.store, 1)
     return Loader(
         base.store,
         split,
         order,
         views=base.algorithm.views,
-        recipes=view_recipes(base.loaded, base.store),
-        seed=base.loaded.config.seed,
+        recipes=view_recipes(base.resolved, base.store),
+        seed=base.resolved.config.seed,
         device=str(base.device.device),
         reader=reader,
         threads=base.device.loader_threads,
@@ -144,7 +144,7 @@ def record(
     That of the checkpoint is what it takes from the training thread, spread over the steps
     between two of them.
     """
-    config = base.loaded.config
+    config = base.resolved.config
     free = measured[CONSTANT].median
     ratio = {name: measured[name].median / free for name in (*shares, CHECKPOINT)}
     return {

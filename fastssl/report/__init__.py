@@ -10,7 +10,7 @@ from fastssl.report.content import Content, build
 from fastssl.report.formats import as_csv, as_json, as_markdown
 from fastssl.report.load import read_all
 from fastssl.report.page import as_html
-from fastssl.tracking.run_dir import cannot_write, write_whole
+from fastssl.tracking.run_dir import cannot_write, write_atomic
 
 FORMATS = {"html": as_html, "md": as_markdown, "csv": as_csv, "json": as_json}
 
@@ -29,7 +29,7 @@ def write(runs: list[Path], out: Path, format: str | None = None) -> str:
     text = FORMATS[kind](content)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, text.encode())
+        write_atomic(out, text.encode())
     except OSError as error:
         raise cannot_write(out, error) from error
     count = len(content.found.runs)

@@ -14,7 +14,7 @@ from typing import Any
 
 from fastssl.errors import DataError
 from fastssl.sweep.grid import Cell
-from fastssl.sweep.runner import done, summary, train_words
+from fastssl.sweep.runner import done, summary, train_overrides
 from fastssl.tracking.console import clock
 from fastssl.tracking.tables import show as show_table
 
@@ -24,8 +24,8 @@ NO_DATA = "their data are not here"
 
 def kind(cell: Cell) -> Kind:
     """Return what decides the time of a step."""
-    config = cell.loaded.config
-    settings = cell.loaded.settings.model_dump_json()
+    config = cell.resolved.config
+    settings = cell.resolved.settings.model_dump_json()
     return cell.config, config.algorithm, config.model, config.batch, config.ratio, settings
 
 
@@ -38,7 +38,7 @@ def show(name: str, cells: list[Cell], folder: Path, jobs: int) -> int:
     for cell in cells:
         path = folder / cell.name
         finished = done(path, cell)
-        left = 0 if finished else cell.loaded.config.steps - int(summary(path).get("steps") or 0)
+        left = 0 if finished else cell.resolved.config.steps - int(summary(path).get("steps") or 0)
         step = times.get(kind(cell))
         if left and step is None:
             unknown[reasons.get(kind(cell), NO_DATA)] += 1
@@ -47,7 +47,7 @@ def show(name: str, cells: list[Cell], folder: Path, jobs: int) -> int:
         rows.append(
             {
                 "cell": cell.name,
-                "steps": cell.loaded.config.steps,
+                "steps": cell.resolved.config.steps,
                 "state": state,
                 "left": "-" if not left else "?" if step is None else clock(left * step),
             }
@@ -88,7 +88,7 @@ def measured(
 
 def rehearse(cell: Cell, jobs: int) -> float | str:
     """Try a few steps of a cell in a process of its own; where that fails, return why."""
-    words = train_words(cell, jobs)
+    words = train_overrides(cell, jobs)
     line = [sys.executable, "-m", "fastssl", "train", cell.config, *words, "--dry-run"]
     ended = subprocess.run(line, capture_output=True, text=True)
     found = re.search(r"dry run: ([\d.]+) ms a step", ended.stdout + ended.stderr)

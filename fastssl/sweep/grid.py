@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fastssl.config.messages import nearest
-from fastssl.config.resolve import FOLDER, Loaded, find, load, read_yaml
+from fastssl.config.resolve import FOLDER, ResolvedConfig, find, load, read_yaml
 from fastssl.errors import ConfigError
 
 KEYS = ("name", "config", "set", "grid", "exclude", "cells")
@@ -38,7 +38,7 @@ class Cell:
     name: str
     config: str
     keys: dict[str, Any]
-    loaded: Loaded
+    resolved: ResolvedConfig
 
     def words(self) -> list[str]:
         """Return the keys as one types them."""

@@ -84,7 +84,7 @@ def done(folder: Path, cell: Cell) -> bool:
         saved = flatten(run_folder.read_config())
     except DataError:  # the process of the cell will say so
         return False
-    wanted = flatten(cell.loaded.as_dict())
+    wanted = flatten(cell.resolved.as_dict())
     return all(saved.get(key) == wanted.get(key) for key in cell.keys)
 
 
@@ -259,17 +259,17 @@ def earlier_exits(folder: Path) -> dict[str, int]:
 
 def task(cell: Cell) -> dict[str, Any]:
     """Return what a report sorts cells by."""
-    config = cell.loaded.config
+    config = cell.resolved.config
     return {"data": config.data, "labels": config.labels, "algorithm": config.algorithm}
 
 
 def train_command(cell: Cell, path: Path, jobs: int) -> list[str]:
     """Return the line that trains a cell, as one would type it."""
-    line = [sys.executable, "-m", "fastssl", "train", cell.config, *train_words(cell, jobs)]
+    line = [sys.executable, "-m", "fastssl", "train", cell.config, *train_overrides(cell, jobs)]
     return [*line, "--out", str(path), "--resume"]
 
 
-def train_words(cell: Cell, jobs: int) -> list[str]:
+def train_overrides(cell: Cell, jobs: int) -> list[str]:
     """Return the keys of a cell, and its share of the cores where several train at a time."""
     words = cell.words()
     if jobs > 1 and "threads" not in cell.keys:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastssl.engine.build import Run
-    from fastssl.engine.progress import Trip
+    from fastssl.engine.progress import TrainingProgress
 
 
 class Display:
@@ -72,7 +72,7 @@ class Display:
         if self._bar:
             self._bar.update(self._task, completed=step)
 
-    def logged(self, trip: Trip, line: dict[str, Any]) -> None:
+    def logged(self, trip: TrainingProgress, line: dict[str, Any]) -> None:
         """Tell the metrics of a log step."""
         words = [f"loss {line['loss']:.4f}"]
         if "trusted" in line:
@@ -90,7 +90,7 @@ class Display:
         elif not self.quiet:
             tell(f"step {trip.step}/{self.steps}  {text}")
 
-    def evaluated(self, trip: Trip, figures: dict[str, Any]) -> None:
+    def evaluated(self, trip: TrainingProgress, figures: dict[str, Any]) -> None:
         """Remember the accuracy for the lines to come."""
         self.top1 = f"top-1 {100 - figures['error']:.2f} %"
         self.log(f"step {trip.step} evaluated: error {figures['error']:.2f} %")
@@ -123,7 +123,7 @@ def clock(seconds: float) -> str:
 
 def start_lines(run: Run, out: str, step: int) -> list[str]:
     """Return the six lines that say what will run."""
-    config = run.loaded.config
+    config = run.resolved.config
     split, store = run.split, run.store
     held = f", {len(split.validation):,} held out" if len(split.validation) else ""
     parameters = sum(p.numel() for p in run.model.parameters() if p.requires_grad)

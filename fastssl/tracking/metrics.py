@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fastssl.tracking.run_dir import RunFolder, cannot_write, write_whole
+from fastssl.tracking.run_dir import RunFolder, cannot_write, write_atomic
 
 
 class Record:
@@ -100,7 +100,7 @@ def trim(path: Path, step: int) -> None:
         return
     try:
         kept = [line for line in read_lines(path) if json.loads(line)["step"] <= step]
-        write_whole(path, "".join(f"{line}\n" for line in kept).encode())
+        write_atomic(path, "".join(f"{line}\n" for line in kept).encode())
     except OSError as error:
         raise cannot_write(path, error) from error
 

@@ -27,12 +27,12 @@ class Quality:
     @torch.no_grad()
     def add(self, out: StepOutput, position: Tensor) -> None:
         """Add a step; the last column takes the images whose class nobody knows."""
-        if not self.known or out.guess is None or out.trusted is None:
+        if not self.known or out.pseudo_label is None or out.trusted is None:
             return
         truth = self.truth[position].long()
         column = torch.where(truth >= 0, truth, self.classes)
         trusted = out.trusted.to(self.sums.dtype)
-        right = trusted * (out.guess == truth)
+        right = trusted * (out.pseudo_label == truth)
         self.sums.index_add_(1, column, torch.stack([torch.ones_like(trusted), trusted, right]))
 
     def read(self, ranks: Ranks) -> dict[str, Any]:

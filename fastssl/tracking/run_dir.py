@@ -54,7 +54,7 @@ class RunFolder:
                 raise ConfigError(
                     f"{self.path} holds files, but no run of fastssl", "take another --out"
                 )
-            self._take_lock()
+            self._acquire_lock()
             if self._others() and not resume:
                 raise ConfigError(
                     f"{self.path} is not empty",
@@ -75,7 +75,7 @@ class RunFolder:
             return not any(entry.iterdir())
         return entry.name == LOCK or (entry.name in EARLY and not self.started())
 
-    def _take_lock(self) -> None:
+    def _acquire_lock(self) -> None:
         # The kernel drops this lock when the process ends, however it ends.
         self._lock = open(self.path / LOCK, "a", encoding="utf-8")  # noqa: SIM115
         try:
@@ -137,7 +137,7 @@ def refused(error: OSError, path: Path | None = None) -> ResourceError:
     )
 
 
-def write_whole(path: Path, data: bytes | memoryview) -> None:
+def write_atomic(path: Path, data: bytes | memoryview) -> None:
     """Write a file so that it is there whole or not at all, even after a power cut."""
     new = path.with_name(f".{path.name}.new")
     try:
@@ -154,7 +154,7 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
 
 
 @contextmanager
-def writing_whole(path: Path) -> Iterator[IO[str]]:
+def open_atomic(path: Path) -> Iterator[IO[str]]:
     """Open a text file to be written bit by bit; it takes its place when all of it is there.
 
     A device or a pipe is written as it is. A name that is not UTF-8 goes out as it came in.
@@ -193,4 +193,4 @@ def sync(path: Path) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON whole or not at all."""
-    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
+    write_atomic(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fastssl.config.resolve import Loaded, flatten
+from fastssl.config.resolve import ResolvedConfig, flatten
 from fastssl.engine.evaluation import confusion
 from fastssl.tracking.metrics import Record
 
@@ -15,14 +15,14 @@ SHOWN = 100  # classes of a confusion matrix that can still be seen
 SIDE = 400  # pixels of its picture
 
 
-def begin(record: Record, loaded: Loaded) -> None:
+def begin(record: Record, resolved: ResolvedConfig) -> None:
     """Show weak and strong views of some images, as `fastssl views` draws them."""
     from fastssl.engine.view_sheet import make_sheet
 
     record.guarded(
         "TensorBoard",
         lambda: record.board(
-            "add_image", "views", np.asarray(make_sheet(loaded)), 0, dataformats="HWC"
+            "add_image", "views", np.asarray(make_sheet(resolved)), 0, dataformats="HWC"
         ),
     )
 
@@ -39,9 +39,9 @@ def evaluated(record: Record, logits: Tensor, labels: Tensor, step: int) -> None
     record.board("add_image", "eval/confusion", picture.astype(np.float32), step, dataformats="HW")
 
 
-def end(record: Record, loaded: Loaded, summary: dict[str, Any]) -> None:
+def end(record: Record, resolved: ResolvedConfig, summary: dict[str, Any]) -> None:
     """Enter the run in the HParams page, where runs are compared."""
-    settings = {k: v for k, v in flatten(loaded.as_dict()).items() if v is not None}
+    settings = {k: v for k, v in flatten(resolved.as_dict()).items() if v is not None}
     plain = {
         k: v if isinstance(v, int | float | bool | str) else str(v) for k, v in settings.items()
     }

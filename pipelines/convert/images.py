@@ -15,7 +15,7 @@ RESIZES = ("squash", "crop", "pad")
 _DEEP = {"I;16": 65535, "I;16L": 65535, "I;16B": 65535, "I;16N": 65535, "I": 65535}
 
 
-class BadPictureError(Exception):
+class BadImageError(Exception):
     """A file that does not hold a picture we can take."""
 
 
@@ -38,25 +38,25 @@ class Target:
 def load(path: str) -> Image.Image:
     """Open a picture upright, in colour, without transparency (over white), 8 bits a channel."""
     with warnings.catch_warnings(action="ignore"):
-        return open_picture(path)
+        return open_image(path)
 
 
-def open_picture(path: str) -> Image.Image:
+def open_image(path: str) -> Image.Image:
     """Do the same in a thread, where the filter of warnings, which is global, stays as it is."""
     try:
         with Image.open(path) as picture:
             width, height = picture.size
             if width * height > MOST_PIXELS:
-                raise BadPictureError(
+                raise BadImageError(
                     f"{width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are decoded"
                 )
             picture.load()
             ImageOps.exif_transpose(picture, in_place=True)
             return to_rgb(picture)
-    except BadPictureError:
+    except BadImageError:
         raise
     except Exception as error:  # a decoder may raise anything at all on hostile bytes
-        raise BadPictureError(_reason(error, path)) from None
+        raise BadImageError(_reason(error, path)) from None
 
 
 def _reason(error: Exception, path: str) -> str:
@@ -72,7 +72,7 @@ def to_rgb(picture: Image.Image) -> Image.Image:
         values = np.asarray(picture).astype(np.int64).clip(0, 65535)
         picture = Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
     if picture.mode == "F":
-        raise BadPictureError("floating-point pixels have no agreed range")
+        raise BadImageError("floating-point pixels have no agreed range")
     if picture.has_transparency_data:
         layer = picture.convert("RGBA")
         page = Image.new("RGBA", layer.size, "white")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pipelines.convert.images import BadPictureError, Moments, Target, encode, fit, load
+from pipelines.convert.images import BadImageError, Moments, Target, encode, fit, load
 from pipelines.sources import Chunk, Skipped
 
 
@@ -35,7 +35,7 @@ def prepare(chunk: Chunk, target: Target) -> Prepared:
         try:
             picture = _picture(chunk, place)
             picture = fit(picture, target.size, target.resize, many=target.many)
-        except BadPictureError as error:
+        except BadImageError as error:
             bad.append(Skipped(chunk.paths[place], str(error)))
             continue
         if target.measured:

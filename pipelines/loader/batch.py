@@ -17,5 +17,7 @@ class Batch:
     labels: Tensor  # [B] int64
     views: dict[str, Tensor]  # name -> [U, 3, H, W], as the algorithm declared them
     position: Tensor  # [U] int64, places in the unlabelled set
-    everyone: Tensor  # [U * ranks] int64, the positions of the whole global batch, in its order
+    global_positions: (
+        Tensor  # [U * ranks] int64, the positions of the whole global batch, in its order
+    )
     key: Tensor  # [2] int64, for randomness inside the step

@@ -249,7 +249,7 @@ class Loader:
             labels=send(self._labels[self.split.labeled[own]]),
             views=dict(zip(self.views, unlabeled, strict=True)),
             position=send(plan.unlabeled[self._own(len(plan.unlabeled))]),
-            everyone=send(plan.unlabeled),
+            global_positions=send(plan.unlabeled),
             key=send(words(self.seed, "step", plan.step, 2).view(np.int64)),
         )
         return Made(batch, self._transfer.mark())
@@ -282,6 +282,6 @@ class Loader:
 
     def _receive(self, made: Made) -> Batch:
         batch = made.batch
-        tensors = [batch.images, batch.labels, batch.position, batch.everyone, batch.key]
+        tensors = [batch.images, batch.labels, batch.position, batch.global_positions, batch.key]
         self._transfer.receive(made.event, [*tensors, *batch.views.values()])
         return batch

@@ -37,14 +37,14 @@ def before_step(number: int) -> None:
     """Die before a step of this life."""
     from fastssl.engine import loop
 
-    at_call(loop, "take_step", number)
+    at_call(loop, "train_step", number)
 
 
 def within_step(number: int) -> None:
     """Die after the gradient, before the weights move."""
-    from fastssl.engine.nonfinite import Guard
+    from fastssl.engine.nonfinite import NonFiniteCheck
 
-    at_call(Guard, "judge", number)
+    at_call(NonFiniteCheck, "judge", number)
 
 
 def after_weights(number: int) -> None:
@@ -63,9 +63,9 @@ def in_evaluation(number: int) -> None:
 
 def after_evaluation(number: int) -> None:
     """Die when the figures are known and not yet written."""
-    from fastssl.engine.progress import Trip
+    from fastssl.engine.progress import TrainingProgress
 
-    at_call(Trip, "note", number)
+    at_call(TrainingProgress, "note", number)
 
 
 def half_line(number: int) -> None:
@@ -91,7 +91,7 @@ def half_checkpoint(number: int) -> None:
     """Die with half a checkpoint in its temporary file."""
     from fastssl.engine import checkpoint
 
-    real = checkpoint.write_whole
+    real = checkpoint.write_atomic
     seen = 0
 
     def write(path: Path, data: bytes) -> None:
@@ -102,7 +102,7 @@ def half_checkpoint(number: int) -> None:
             die()
         real(path, data)
 
-    checkpoint.write_whole = write
+    checkpoint.write_atomic = write
 
 
 def before_rename(number: int) -> None:
@@ -168,7 +168,7 @@ def interrupt_at(step: int) -> None:
     """Send this process SIGTERM before a step."""
     from fastssl.engine import loop
 
-    at_call(loop, "take_step", step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    at_call(loop, "train_step", step, lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def before_sealing(number: int) -> None:

@@ -61,7 +61,7 @@ def fill_at(step: int, disk: Path) -> None:
     """Fill a disk before a step."""
     from fastssl.engine import loop
 
-    places.at_call(loop, "take_step", step, lambda: fill(disk))
+    places.at_call(loop, "train_step", step, lambda: fill(disk))
 
 
 def test_a_full_disk(small_disk, tmp_path, tally):
@@ -93,7 +93,7 @@ def lock_at(step: int, folder: Path) -> None:
     from fastssl.engine import loop
 
     words = ["chattr", "+i", str(folder)]
-    places.at_call(loop, "take_step", step, lambda: subprocess.run(words, check=True))
+    places.at_call(loop, "train_step", step, lambda: subprocess.run(words, check=True))
 
 
 def test_a_folder_that_cannot_be_written_from_the_start(small_disk, tmp_path, tally):
@@ -156,7 +156,7 @@ def delete_at(step: int, folder: Path) -> None:
         folder.rename(folder.with_name("deleted"))
         shutil.rmtree(folder.with_name("deleted"), ignore_errors=True)
 
-    places.at_call(loop, "take_step", step, delete)
+    places.at_call(loop, "train_step", step, delete)
 
 
 @pytest.mark.parametrize(

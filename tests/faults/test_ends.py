@@ -105,7 +105,7 @@ def signal_twice(step: int, number: int) -> None:
 
     from fastssl.engine import checkpoint
 
-    places.at_call(checkpoint, "write_whole", 2, threading.Event().wait)
+    places.at_call(checkpoint, "write_atomic", 2, threading.Event().wait)
     from fastssl.engine import loop
 
     def twice() -> None:
@@ -114,7 +114,7 @@ def signal_twice(step: int, number: int) -> None:
         timer.daemon = True
         timer.start()
 
-    places.at_call(loop, "take_step", step, twice)
+    places.at_call(loop, "train_step", step, twice)
 
 
 @pytest.mark.parametrize(

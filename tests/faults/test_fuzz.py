@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastssl.cli import command as cli
 from fastssl.cli.listing import configuration
-from fastssl.config.resolve import load, parse_words
+from fastssl.config.resolve import load, parse_overrides
 from fastssl.config.schema import RunConfig
 from fastssl.errors import UserError
 from fastssl.tracking.metrics import read_metrics, trim
@@ -111,7 +111,7 @@ def test_words_of_the_command_line(tally, times):
 
 
 def test_words_are_values_never_code():
-    assert parse_words(["lr=!!python/object/apply:os.getcwd []"])["lr"].startswith("!!python")
+    assert parse_overrides(["lr=!!python/object/apply:os.getcwd []"])["lr"].startswith("!!python")
 
 
 def test_label_files(tmp_path, tally, times):

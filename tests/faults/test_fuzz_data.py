@@ -17,7 +17,7 @@ import pytest
 
 from fastssl.engine import checkpoint
 from fastssl.errors import UserError
-from pipelines.convert.images import BadPictureError
+from pipelines.convert.images import BadImageError
 from pipelines.convert.images import load as load_picture
 from pipelines.store import index, manifest
 from pipelines.store.store import open_store
@@ -39,7 +39,7 @@ def test_pictures_through_the_decoder_of_convert(tmp_path, tally, times):
         with count, bounded():
             try:
                 assert load_picture(str(path)).mode == "RGB"
-            except BadPictureError as error:
+            except BadImageError as error:
                 assert "\n" not in str(error)
 
 

@@ -33,11 +33,11 @@ def watch(steps: int, into: Path) -> None:
 
     from fastssl.engine import loop
 
-    real = loop.take_step
+    real = loop.train_step
     me = psutil.Process()
     seen: dict[str, Any] = {}
 
-    def take_step(run: Any, batch: Any, step: int, progress: Any) -> Any:
+    def train_step(run: Any, batch: Any, step: int, progress: Any) -> Any:
         # Both a little before an evaluation; in the very last steps the loader is done.
         if step in (steps // 10 - 10, steps - 10):
             run_writer_idle()
@@ -70,7 +70,7 @@ def watch(steps: int, into: Path) -> None:
         writers.append(self)
 
     checkpoint.Writer.__init__ = remembered  # type: ignore[method-assign]
-    loop.take_step = take_step
+    loop.train_step = train_step
 
 
 @pytest.mark.faults

@@ -10,7 +10,7 @@ import torch
 from fastssl.config.resolve import load
 from fastssl.engine import devices
 from fastssl.engine.build import assemble
-from fastssl.engine.loop import take_step
+from fastssl.engine.loop import train_step
 from fastssl.tracking import environment
 from tests.runs import TINY
 
@@ -20,13 +20,13 @@ STEPS = 4
 
 def losses(name: str) -> list[float]:
     """Train tiny digits for four steps with one thread; return the losses."""
-    loaded = load("digits", [*TINY, f"algorithm={name}"])
+    resolved = load("digits", [*TINY, f"algorithm={name}"])
     threads = torch.get_num_threads()
-    run = assemble(loaded, devices.choose(loaded.config))
+    run = assemble(resolved, devices.choose(resolved.config))
     progress = torch.zeros(())
     try:
         return [
-            float(take_step(run, run.loader.batch(step), step, progress).loss.detach())
+            float(train_step(run, run.loader.batch(step), step, progress).loss.detach())
             for step in range(STEPS)
         ]
     finally:

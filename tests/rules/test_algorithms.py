@@ -101,12 +101,12 @@ def test_a_step_moves_the_weights_and_keeps_no_graph(name):
     assert any((before[0][k] != v).any() for k, v in student.items() if "weight" in k)
     assert all(torch.equal(before[1][k], v) for k, v in teacher.items())
     assert all(p.grad is None for p in nets.teacher.parameters())
-    told = [*out.metrics.values(), *out.tables.values(), out.guess, out.trusted]
+    told = [*out.metrics.values(), *out.tables.values(), out.pseudo_label, out.trusted]
     assert not any(value.requires_grad for value in told if value is not None)
     assert all(value.ndim == 0 for value in out.metrics.values())
     assert "loss/labeled" in out.metrics
-    if out.guess is not None:
-        assert out.guess.shape == out.trusted.shape and out.guess.dtype == torch.int64
+    if out.pseudo_label is not None:
+        assert out.pseudo_label.shape == out.trusted.shape and out.pseudo_label.dtype == torch.int64
         assert ((out.trusted >= 0) & (out.trusted <= 1)).all()
 
 
@@ -264,7 +264,7 @@ def make_cuda_batch(algorithm, size):
         labels=torch.zeros(4, dtype=torch.int64),
         views={view: pictures(count) for view in algorithm.views},
         position=place,
-        everyone=place,
+        global_positions=place,
         key=torch.zeros(2, dtype=torch.int64),
     )
 
@@ -302,7 +302,7 @@ def test_a_step_never_waits_for_the_gpu(name):
         batch.labels.cuda(),
         {view: images.cuda() for view, images in batch.views.items()},
         batch.position.cuda(),
-        batch.everyone.cuda(),
+        batch.global_positions.cuda(),
         batch.key.cuda(),
     )
     config = algorithm.config()

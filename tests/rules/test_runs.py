@@ -25,5 +25,7 @@ def start_weights(out):
     from fastssl.engine import devices
     from fastssl.engine.build import build_model
 
-    loaded = load(out / "config.yaml")
-    return build_model(loaded, 10, devices.choose(loaded.config)).state_dict()["classifier.weight"]
+    resolved = load(out / "config.yaml")
+    return build_model(resolved, 10, devices.choose(resolved.config)).state_dict()[
+        "classifier.weight"
+    ]

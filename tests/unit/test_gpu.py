@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fastssl.algorithms import ALGORITHMS
-from fastssl.engine.loop import take_step
+from fastssl.engine.loop import train_step
 from fastssl.profiling.parts import make_batch, make_run
 from tests import ranked, runs
 
@@ -22,14 +22,14 @@ def test_a_whole_step_never_waits(name):
     views = tuple(ALGORITHMS[name].views)
     batches = [make_batch(4, 32, 100, seed, "cuda", views=views) for seed in range(3)]
     progress = torch.zeros((), device="cuda")
-    take_step(run, batches[0], 0, progress)  # cuDNN looks for its fastest way
+    train_step(run, batches[0], 0, progress)  # cuDNN looks for its fastest way
     torch.cuda.set_sync_debug_mode("error")
     try:
         for number, batch in enumerate(batches[1:]):
-            take_step(run, batch, number + 1, progress)
+            train_step(run, batch, number + 1, progress)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert int(run.guard.bad_step) == -1
+    assert int(run.nonfinite.bad_step) == -1
 
 
 @pytest.mark.parametrize("size", [32, 96, 224])
@@ -80,7 +80,7 @@ def test_a_compiled_step_computes_what_is_written():
             run.step = Compiled(run.algorithm.step, "step", 1, told.append)
         progress = torch.zeros((), device="cuda")
         batches = [make_batch(4, 32, 100, seed, "cuda") for seed in range(6)]
-        outs = [take_step(run, batch, n, progress) for n, batch in enumerate(batches)]
+        outs = [train_step(run, batch, n, progress) for n, batch in enumerate(batches)]
         found.append([float(out.loss.detach()) for out in outs])
     assert found[1][0] == pytest.approx(found[0][0], rel=2e-2)
     assert not [line for line in told if "anew" in line or "break" in line]

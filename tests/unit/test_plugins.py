@@ -132,7 +132,7 @@ def test_all_three_from_files_train_resume_judge_and_predict(
     assert fastssl.train("own", out="../run", resume=True, **settings)["steps"] == 4
     assert 0 <= fastssl.evaluate("../run")["error"] <= 100
     model = fastssl.load("../run")
-    assert type(model.model).__name__ == "Net" and model.loaded.algorithm.name == "half"
+    assert type(model.model).__name__ == "Net" and model.resolved.algorithm.name == "half"
     assert model.predict(np.zeros((16, 16, 3), np.uint8)).label in ("lying", "standing")
     with pytest.raises(ConfigError, match="gives no features"):
         model.features(np.zeros((16, 16, 3), np.uint8))

@@ -31,7 +31,7 @@ from fastssl.algorithms.common.losses import average
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fastssl.algorithms.base import Facts, State
+    from fastssl.algorithms.base import DatasetInfo, State
     from fastssl.distributed.collectives import Ranks
     from pipelines.loader.batch import Batch
 
@@ -63,28 +63,28 @@ class Decision(NamedTuple):
     """What the curriculum says of one batch."""
 
     trusted: Tensor  # [U] 1 where an image enters the loss, else 0
-    guess: Tensor  # [U] int64
+    pseudo_label: Tensor  # [U] int64
     confidence: Tensor  # [U]
     thresholds: Tensor  # [C]
 
 
-def init_state(config: CurriculumSettings, facts: Facts) -> State:
+def init_state(config: CurriculumSettings, info: DatasetInfo) -> State:
     """No image is marked."""
     import torch
 
-    small = torch.int16 if facts.num_classes < 2**15 else torch.int32
-    counts = torch.zeros(facts.num_classes + 1, dtype=torch.int32, device=facts.device)
-    counts[-1] = facts.num_unlabeled
+    small = torch.int16 if info.num_classes < 2**15 else torch.int32
+    counts = torch.zeros(info.num_classes + 1, dtype=torch.int32, device=info.device)
+    counts[-1] = info.num_unlabeled
     state = {
         # last sure guess of each unlabelled image, -1 for none
-        "marks": torch.full((facts.num_unlabeled,), -1, dtype=small, device=facts.device),
+        "marks": torch.full((info.num_unlabeled,), -1, dtype=small, device=info.device),
         # images marked with each class and, last, images never marked
         "counts": counts,
     }
     if config.prior == "labelled":
-        state["share"] = facts.labeled_shares.to(facts.device, torch.float32)
+        state["share"] = info.labeled_shares.to(info.device, torch.float32)
     if config.prior == "estimated":
-        state["share"] = torch.zeros(facts.num_classes, device=facts.device)
+        state["share"] = torch.zeros(info.num_classes, device=info.device)
     return state
 
 
@@ -95,17 +95,17 @@ def curriculum(
     import torch
 
     with torch.no_grad():
-        largest, guess = logits.max(dim=1)
+        largest, pseudo_label = logits.max(dim=1)
         confidence = 1 / (logits - largest[:, None]).exp().sum(dim=1)  # that of the softmax
         if config.prior == "estimated":
             seen = ranks.mean(logits.softmax(dim=1).mean(dim=0))
             average(state["share"], seen, config.prior_decay)
         levels = thresholds(state, config)
-        trusted = (confidence >= levels[guess]).to(logits.dtype)
+        trusted = (confidence >= levels[pseudo_label]).to(logits.dtype)
         # -1 says "not sure": guess and sureness travel as one number, in one collective
-        sure = torch.where(confidence >= config.threshold, guess, -1).to(torch.int32)
-        remember(state, batch.everyone, ranks.gather(sure))
-    return Decision(trusted, guess, confidence, levels)
+        confident = torch.where(confidence >= config.threshold, pseudo_label, -1).to(torch.int32)
+        remember(state, batch.global_positions, ranks.gather(confident))
+    return Decision(trusted, pseudo_label, confidence, levels)
 
 
 def thresholds(state: State, config: CurriculumSettings) -> Tensor:
@@ -127,7 +127,7 @@ def thresholds(state: State, config: CurriculumSettings) -> Tensor:
     return (config.threshold * mapped).clamp_min(config.floor)
 
 
-def remember(state: State, position: Tensor, sure: Tensor) -> None:
+def remember(state: State, position: Tensor, confident: Tensor) -> None:
     """Mark images [n] of the global batch with their sure guesses, -1 where there is none.
 
     Every occurrence of a position writes the same mark, so the order of writing does not matter,
@@ -140,10 +140,10 @@ def remember(state: State, position: Tensor, sure: Tensor) -> None:
     never = counts.shape[0] - 1
     slot = torch.arange(position.shape[0], dtype=torch.int32, device=position.device)
     same = position[:, None] == position[None, :]  # [n, n]
-    last = torch.where(same & (sure >= 0), slot, -1).amax(dim=1)  # last sure occurrence, or -1
+    last = torch.where(same & (confident >= 0), slot, -1).amax(dim=1)  # last sure occurrence, or -1
     first = ~(same & (slot[None, :] < slot[:, None])).any(dim=1)
     old = marks[position].int()
-    new = torch.where(last >= 0, sure[last.clamp_min(0)], old)
+    new = torch.where(last >= 0, confident[last.clamp_min(0)], old)
 
     moved = first & (new != old)
     gained = torch.where(moved, new, -1)

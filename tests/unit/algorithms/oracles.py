@@ -101,9 +101,13 @@ def flexible_mask(answer: Tensor, batch: Batch, memory: Memory, config: Any) -> 
         max(config.floor, config.threshold * mapping(n / most if most else 0)) for n in learnt
     ]
     memory["limits"] = limits
-    best, guess = answer.max(1)
-    mask = [float(b >= limits[g]) for b, g in zip(best.tolist(), guess.tolist(), strict=True)]
-    for b, g, place in zip(best.tolist(), guess.tolist(), batch.everyone.tolist(), strict=True):
+    best, pseudo_label = answer.max(1)
+    mask = [
+        float(b >= limits[g]) for b, g in zip(best.tolist(), pseudo_label.tolist(), strict=True)
+    ]
+    for b, g, place in zip(
+        best.tolist(), pseudo_label.tolist(), batch.global_positions.tolist(), strict=True
+    ):
         if b >= config.threshold:
             marks[place] = g
     return torch.tensor(mask)
@@ -277,16 +281,16 @@ def freematch(net, teacher, batch, memory, config, t):
     x, w, s = three(net, batch, config)
     answer = p(w.detach())
     classes, n = answer.shape[1], len(answer)
-    best, guess = answer.max(1)
-    histogram = torch.tensor([float((guess == c).sum()) / n for c in range(classes)])
+    best, pseudo_label = answer.max(1)
+    histogram = torch.tensor([float((pseudo_label == c).sum()) / n for c in range(classes)])
     m = config.decay
     for name, now in (("t", best.mean()), ("a", answer.mean(0)), ("h", histogram)):
         memory[name] = m * memory.get(name, 1 / classes) + (1 - m) * now
     overall = min(max(float(memory["t"]), config.lowest), config.highest)
     limits = overall * memory["a"] / memory["a"].max()
-    used = [i for i in range(n) if best[i] >= limits[guess[i]]]
+    used = [i for i in range(n) if best[i] >= limits[pseudo_label[i]]]
     total = cross_entropy(batch.labels, x).mean()
-    hard = cross_entropy(guess, s)
+    hard = cross_entropy(pseudo_label, s)
     total = total + config.unlabeled_weight * sum(hard[i] for i in used) / n
     if used:
         mean = p(s)[used].mean(0)
@@ -302,7 +306,7 @@ def freematch(net, teacher, batch, memory, config, t):
 def softmatch(net, teacher, batch, memory, config, t):
     x, w, s = three(net, batch, config)
     answer = p(w.detach())
-    guess, classes = answer.argmax(1), answer.shape[1]
+    pseudo_label, classes = answer.argmax(1), answer.shape[1]
     m = config.decay
     if config.alignment:
         mean, old = answer.mean(0), memory.get("mean")
@@ -320,7 +324,7 @@ def softmatch(net, teacher, batch, memory, config, t):
             for b in best
         ]
     )
-    hard = cross_entropy(guess, s)
+    hard = cross_entropy(pseudo_label, s)
     first = cross_entropy(batch.labels, x).mean()
     return first + config.unlabeled_weight * (weight * hard).mean()
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from fastssl.algorithms import Facts
+from fastssl.algorithms import DatasetInfo
 from fastssl.algorithms.common import cpl
 from fastssl.distributed.collectives import SingleRank
 from pipelines.loader.batch import Batch
@@ -27,7 +27,7 @@ def batch_at(position):
 
 def start(config, classes, images):
     shares = torch.full((classes,), 1 / classes)
-    return cpl.init_state(config, Facts(classes, images, shares, "cpu"))
+    return cpl.init_state(config, DatasetInfo(classes, images, shares, "cpu"))
 
 
 def draw(classes, images, count, seed):
@@ -54,10 +54,10 @@ class Plain:
             most = max(most, count[-1])
         learnt = [count[c] / most if most else 0.0 for c in range(self.classes)]
         limits = [max(config.floor, config.threshold * MAPPINGS[config.mapping](x)) for x in learnt]
-        best, guess = logits.softmax(1).max(1)
-        best, guess = best.tolist(), guess.tolist()
-        mask = [b >= limits[g] for b, g in zip(best, guess, strict=True)]
-        for b, g, place in zip(best, guess, position.tolist(), strict=True):
+        best, pseudo_label = logits.softmax(1).max(1)
+        best, pseudo_label = best.tolist(), pseudo_label.tolist()
+        mask = [b >= limits[g] for b, g in zip(best, pseudo_label, strict=True)]
+        for b, g, place in zip(best, pseudo_label, position.tolist(), strict=True):
             if b >= config.threshold:
                 self.marks[place] = g
         return mask, limits
@@ -115,7 +115,7 @@ def test_marks_take_less_than_eight_bytes_an_image():
 def test_a_rare_class_is_learnt_with_fewer_marks():
     shares = torch.tensor([0.6, 0.3, 0.1])
     config = cpl.CurriculumSettings(prior="labelled", mapping="linear", threshold=1.0)
-    state = cpl.init_state(config, Facts(3, 100, shares, "cpu"))
+    state = cpl.init_state(config, DatasetInfo(3, 100, shares, "cpu"))
     state["counts"].copy_(torch.tensor([60, 15, 10, 15]))
     torch.testing.assert_close(cpl.thresholds(state, config), torch.tensor([1.0, 0.5, 1.0]))
     uniform = cpl.CurriculumSettings(mapping="linear", threshold=1.0)
@@ -124,7 +124,7 @@ def test_a_rare_class_is_learnt_with_fewer_marks():
 
 def test_a_class_that_is_not_expected_has_a_threshold_all_the_same():
     config = cpl.CurriculumSettings(prior="labelled", mapping="linear", threshold=1.0)
-    state = cpl.init_state(config, Facts(3, 100, torch.tensor([0.5, 0.5, 0.0]), "cpu"))
+    state = cpl.init_state(config, DatasetInfo(3, 100, torch.tensor([0.5, 0.5, 0.0]), "cpu"))
     state["counts"].copy_(torch.tensor([60, 30, 0, 10]))
     torch.testing.assert_close(cpl.thresholds(state, config), torch.tensor([1.0, 0.5, 0.0]))
 
@@ -150,8 +150,8 @@ def test_two_ranks_hold_the_table_of_one(prior):
         logits, position = draw(classes, images, 16, seed)
         whole = cpl.curriculum(logits, batch_at(position), one, config, SingleRank())
         answer = logits.softmax(1)
-        best, guess = answer.max(1)
-        sure = torch.where(best >= config.threshold, guess, -1).int()
+        best, pseudo_label = answer.max(1)
+        sure = torch.where(best >= config.threshold, pseudo_label, -1).int()
         both = Half(sure.split(8), answer.mean(0))
         for rank, state in enumerate(two):
             mine = slice(8 * rank, 8 * rank + 8)

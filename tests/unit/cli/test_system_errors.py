@@ -15,7 +15,7 @@ from fastssl.inference import contact_sheet, pseudo_label
 from fastssl.inference.prediction_files import predict
 from fastssl.inference.predictor import Predictor
 from fastssl.tracking.metrics import trim
-from fastssl.tracking.run_dir import RunFolder, writing_whole
+from fastssl.tracking.run_dir import RunFolder, open_atomic
 from pipelines.store.store import open_store
 
 FULL = Path("/dev/full")
@@ -74,21 +74,21 @@ def test_metrics_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 
 def test_an_interrupted_file_leaves_the_old_one(tmp_path: Path) -> None:
     out = tmp_path / "new" / "guesses.csv"
-    with writing_whole(out) as file:
+    with open_atomic(out) as file:
         file.write("old\n")
     link = tmp_path / "link.csv"
     link.symlink_to(out)
     for path in (out, link):
-        with pytest.raises(KeyboardInterrupt), writing_whole(path) as file:
+        with pytest.raises(KeyboardInterrupt), open_atomic(path) as file:
             file.write("half")
             file.flush()
             raise KeyboardInterrupt
         assert out.read_text() == "old\n"
-    with writing_whole(link) as file:
+    with open_atomic(link) as file:
         file.write("new\n")
     assert link.is_symlink() and out.read_text() == "new\n"
     assert [path.name for path in out.parent.iterdir()] == ["guesses.csv"]
-    with writing_whole(Path(os.devnull)) as file:  # a device is no file to be replaced
+    with open_atomic(Path(os.devnull)) as file:  # a device is no file to be replaced
         file.write("gone")
     assert not Path(os.devnull).is_file()
 
@@ -112,7 +112,7 @@ def test_predictions_that_are_interrupted_leave_the_old_file(
 def test_labels_and_sheets_that_do_not_fit_leave_the_old_files(
     trained: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guesses = pseudo_label.guess(Predictor(trained), open_store(data / "digits"))
+    pseudo_labels = pseudo_label.pseudo_label(Predictor(trained), open_store(data / "digits"))
     files = [tmp_path / name for name in ("pseudo.csv", "pseudo.html", "pseudo.png")]
     for file in files:
         file.write_text("old\n")
@@ -122,9 +122,9 @@ def test_labels_and_sheets_that_do_not_fit_leave_the_old_files(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ResourceError, match=r"pseudo\.csv can't be used: No space left"):
-        pseudo_label.write(guesses, guesses.trusted, files[0], False)
+        pseudo_label.write(pseudo_labels, pseudo_labels.trusted, files[0], False)
     for file in files[1:]:
         with pytest.raises(ResourceError, match=f"{file.name} can't be used: No space left"):
-            contact_sheet.write_sheet(guesses, file)
+            contact_sheet.write_sheet(pseudo_labels, file)
     assert all(file.read_text() == "old\n" for file in files)
     assert sorted(tmp_path.iterdir()) == sorted(files)

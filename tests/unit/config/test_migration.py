@@ -86,9 +86,9 @@ def write(path: Path, text: str) -> Path:
 
 def test_every_value_of_torchssl_arrives(tmp_path: Path) -> None:
     done = migrate(write(tmp_path / "theirs.yaml", TORCHSSL))
-    loaded = load(write(tmp_path / "ours.yaml", done.text()))
-    config, settings = loaded.config, loaded.settings
-    assert (config.data, loaded.algorithm.name, config.model) == ("svhn", "flexmatch", "wrn-28-8")
+    resolved = load(write(tmp_path / "ours.yaml", done.text()))
+    config, settings = resolved.config, resolved.settings
+    assert (config.data, resolved.algorithm.name, config.model) == ("svhn", "flexmatch", "wrn-28-8")
     assert (config.steps, config.eval_every, config.labels, config.batch) == (5000, 500, 250, 32)
     assert (config.eval_batch, config.ratio, config.ema, config.lr) == (1024, 5, 0.99, 0.02)
     assert (config.momentum, config.weight_decay, config.seed) == (0.8, 0.001, 3)
@@ -101,10 +101,14 @@ def test_every_value_of_torchssl_arrives(tmp_path: Path) -> None:
 
 def test_every_value_of_usb_arrives_or_is_named(tmp_path: Path) -> None:
     done = migrate(write(tmp_path / "theirs.yaml", USB))
-    loaded = load(write(tmp_path / "ours.yaml", done.text()))
-    assert (loaded.config.model, loaded.config.clip, loaded.config.log_every) == ("wrn-28-8", 1, 50)
-    assert (loaded.config.image_size, loaded.config.include_labeled) == (32, False)
-    assert (loaded.settings.tsa, loaded.settings.temperature) == ("log", 0.4)
+    resolved = load(write(tmp_path / "ours.yaml", done.text()))
+    assert (resolved.config.model, resolved.config.clip, resolved.config.log_every) == (
+        "wrn-28-8",
+        1,
+        50,
+    )
+    assert (resolved.config.image_size, resolved.config.include_labeled) == (32, False)
+    assert (resolved.settings.tsa, resolved.settings.temperature) == ("log", 0.4)
     assert set(done.lost) == {"layer_decay", "use_cat"}
 
 

@@ -12,9 +12,9 @@ from tests.faults.fuzzing import bounded
 def test_the_command_line_beats_the_file_beats_the_default(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("data: digits\nsteps: 50\nlr: 0.5\n")
-    loaded = load(file, ["steps=70"])
-    assert (loaded.config.steps, loaded.config.lr, loaded.config.momentum) == (70, 0.5, 0.9)
-    origins = {row["key"]: row["from"] for row in configuration(loaded)}
+    resolved = load(file, ["steps=70"])
+    assert (resolved.config.steps, resolved.config.lr, resolved.config.momentum) == (70, 0.5, 0.9)
+    origins = {row["key"]: row["from"] for row in configuration(resolved)}
     assert origins["steps"] == "command line"
     assert origins["lr"] == "mine.yaml"
     assert origins["momentum"] == "default"
@@ -125,12 +125,12 @@ def test_the_papers_settings():
 @pytest.mark.parametrize("name", available())
 def test_a_shipped_configuration_loads_and_repeats_no_default(name):
     words = ["store=somewhere"] if name == "own" else []
-    loaded = load(name, words)
+    resolved = load(name, words)
     from fastssl.config.resolve import find
 
     given = yaml.safe_load(find(name).read_text())
     given.pop("algorithms", None)
-    fields = type(loaded.config).model_fields
+    fields = type(resolved.config).model_fields
     repeated = {k for k, v in given.items() if k != "data" and fields[k].default == v}
     assert not repeated
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from pipelines.convert import Options, convert
-from pipelines.convert.images import BadPictureError, Moments, fit, load
+from pipelines.convert.images import BadImageError, Moments, fit, load
 from pipelines.errors import DataError
 from pipelines.sources.folder import OwnOptions
 from pipelines.sources.open import open_source
@@ -127,10 +127,10 @@ def bad_pictures(folder: Path) -> dict[str, str]:
 
 def test_bad_pictures_are_refused_with_a_reason(tmp_path):
     for name, why in bad_pictures(tmp_path).items():
-        with pytest.raises(BadPictureError, match=why or None):
+        with pytest.raises(BadImageError, match=why or None):
             load(str(tmp_path / name))
     Image.fromarray(np.zeros((4, 4), np.float32)).save(tmp_path / "float.tif")
-    with pytest.raises(BadPictureError, match="floating-point"):
+    with pytest.raises(BadImageError, match="floating-point"):
         load(str(tmp_path / "float.tif"))
 
 

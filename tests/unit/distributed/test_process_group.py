@@ -179,10 +179,10 @@ def test_a_batch_that_does_not_divide_is_refused(data, tmp_path):
 
 def test_a_batch_must_divide_by_the_ranks_and_their_parts(tmp_path):
     store = make_store(tmp_path / "a", formats=("dali",))
-    loaded = load("digits", [*runs.TINY, "batch=10", "micro_batch=2", "labels=all"])
-    make_data(loaded, store, 1)
+    resolved = load("digits", [*runs.TINY, "batch=10", "micro_batch=2", "labels=all"])
+    make_data(resolved, store, 1)
     with pytest.raises(ConfigError, match="10 does not divide by 2 ranks of 2 parts") as error:
-        make_data(loaded, store, 2)
+        make_data(resolved, store, 2)
     assert "type batch=8" in error.value.fix
 
 
@@ -241,7 +241,7 @@ def collectives(rank, folder):
     assert ranks.take(torch.arange(4)).tolist() == [[0, 1], [2, 3]][rank]
     assert ranks.mean(own).tolist() == [5, 6, 7]
     assert ranks.calls == 2 and ranks.sent == 24
-    assert ranks.loudest(4 * rank) == 4 and ranks.calls == 3
+    assert ranks.max(4 * rank) == 4 and ranks.calls == 3
     share = np.array_split(np.arange(7), 2)[rank]  # as an evaluation is divided
     assert ranks.gather_uneven(torch.from_numpy(share)).tolist() == list(range(7))
     empty = torch.arange(5) if rank else torch.arange(0)

@@ -151,14 +151,14 @@ def test_steps_are_numbers_and_not_words(folder):
 
 
 def test_a_slow_disk_piles_up_no_snapshots(folder, monkeypatch):
-    real, begun, go = checkpoint.write_whole, threading.Event(), threading.Event()
+    real, begun, go = checkpoint.write_atomic, threading.Event(), threading.Event()
 
     def slow(path, data):
         begun.set()
         go.wait(60)
         real(path, data)
 
-    monkeypatch.setattr(checkpoint, "write_whole", slow)
+    monkeypatch.setattr(checkpoint, "write_atomic", slow)
     writer = checkpoint.Writer(folder)
     writer.save(checkpoint.step_name(1), content(1))
     assert begun.wait(60)
@@ -194,7 +194,7 @@ def test_a_failed_write_is_told_and_the_old_one_stays(folder, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_whole", full)
+    monkeypatch.setattr(checkpoint, "write_atomic", full)
     writer = checkpoint.Writer(folder)
     writer.save(checkpoint.step_name(2), content(2))
     with pytest.raises(ResourceError, match="No space left"):

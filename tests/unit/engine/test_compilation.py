@@ -16,8 +16,8 @@ from tests import runs
 
 @pytest.fixture
 def run(data):
-    loaded = load("digits", [*runs.TINY, "steps=1000", "compile=auto"])
-    made = assemble(loaded, devices.choose(loaded.config))
+    resolved = load("digits", [*runs.TINY, "steps=1000", "compile=auto"])
+    made = assemble(resolved, devices.choose(resolved.config))
     yield made
     made.loader.close()
 
@@ -25,7 +25,7 @@ def run(data):
 def test_a_short_run_on_a_cpu_is_not_compiled_and_the_config_says_so(run):
     told = []
     compilation.choose(run, 0, told.append)
-    assert run.loaded.config.compile == "off"
+    assert run.resolved.config.compile == "off"
     assert run.step is run.algorithm.step
     assert "measuring" in told[0], "who waits is told why, before"
     assert "too short" in told[1] and len(told) == 2
@@ -41,7 +41,7 @@ def test_a_long_run_takes_what_is_faster(run, monkeypatch, compiled, wanted):
     told = []
     compilation.choose(run, 0, told.append)
     assert ["measuring" in line for line in told] == [True, True, False]
-    assert run.loaded.config.compile == wanted
+    assert run.resolved.config.compile == wanted
     assert isinstance(run.step, compilation.Compiled) == (wanted == "step")
     assert "1000 ms" in told[2] and f"{1000 * compiled:.0f} ms compiled" in told[2]
 
@@ -59,11 +59,11 @@ def test_what_was_chosen_is_kept_on_resume(data, tmp_path):
     config = yaml.safe_load((out / "config.yaml").read_text())
     assert config["compile"] == "off" and config["precision"] == "fp32"
     (out / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "max"}))
-    loaded = load("digits", [*runs.TINY, "steps=3", "compile=auto"])
+    resolved = load("digits", [*runs.TINY, "steps=3", "compile=auto"])
     from fastssl.engine.launch import fixed, same_run
     from fastssl.tracking.run_dir import RunFolder
 
-    kept = same_run(fixed(loaded, devices.choose(loaded.config)), RunFolder(out))
+    kept = same_run(fixed(resolved, devices.choose(resolved.config)), RunFolder(out))
     assert kept.config.compile == "max"
 
 

@@ -20,13 +20,13 @@ def some(classes, n=300, seed=0):
 def test_figures_equal_scikit_learns(classes):
     logits, labels = some(classes)
     found = evaluation.judge(logits, labels)
-    y, guess = labels.numpy(), logits.argmax(1).numpy()
+    y, pseudo_label = labels.numpy(), logits.argmax(1).numpy()
     p = logits.double().softmax(1).numpy()
-    assert found["error"] == pytest.approx(100 * (1 - sk.accuracy_score(y, guess)))
+    assert found["error"] == pytest.approx(100 * (1 - sk.accuracy_score(y, pseudo_label)))
     named = {"average": "macro", "zero_division": 0}
-    assert found["precision"] == pytest.approx(sk.precision_score(y, guess, **named))
-    assert found["recall"] == pytest.approx(sk.recall_score(y, guess, **named))
-    assert found["f1"] == pytest.approx(sk.f1_score(y, guess, **named))
+    assert found["precision"] == pytest.approx(sk.precision_score(y, pseudo_label, **named))
+    assert found["recall"] == pytest.approx(sk.recall_score(y, pseudo_label, **named))
+    assert found["f1"] == pytest.approx(sk.f1_score(y, pseudo_label, **named))
     if classes == 2:
         assert found["auc"] == pytest.approx(sk.roc_auc_score(y, p[:, 1]))
     else:
@@ -36,8 +36,8 @@ def test_figures_equal_scikit_learns(classes):
     if classes > 5:
         top = sk.top_k_accuracy_score(y, p, k=5)
         assert found["top5_error"] == pytest.approx(100 * (1 - top))
-    table = sk.confusion_matrix(y, guess)
-    assert np.array_equal(evaluation.confusion(y, guess, classes), table)
+    table = sk.confusion_matrix(y, pseudo_label)
+    assert np.array_equal(evaluation.confusion(y, pseudo_label, classes), table)
     assert found["class_accuracy"] == pytest.approx(list(np.diag(table) / table.sum(1)), abs=1e-6)
 
 

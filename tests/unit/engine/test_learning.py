@@ -14,7 +14,7 @@ from fastssl.config.schema import RunConfig
 from fastssl.engine import devices, loop, optim
 from fastssl.engine.build import assemble
 from fastssl.engine.ema import Ema
-from fastssl.engine.progress import Trip, evaluates
+from fastssl.engine.progress import TrainingProgress, evaluates
 from fastssl.engine.scaler import GROWTH_EVERY, START, Scaler
 from fastssl.models import build
 from tests.runs import TINY
@@ -70,7 +70,7 @@ def test_the_average_follows_parameters_and_takes_buffers():
         for b in model.buffers():
             b.add_(3)
     ema.update(torch.ones(()))
-    ema.take_buffers()
+    ema.copy_buffers()
     for name, value in ema.model.state_dict().items():
         moved = 0.1 if name in dict(model.named_parameters()) else 3
         assert torch.allclose(value.float(), before[name].float() + moved, atol=1e-6), name
@@ -103,7 +103,7 @@ def test_evaluations_come_closer_in_the_last_fifth():
 
 
 def test_best_and_median_of_the_last_twenty():
-    trip, errors = Trip(), [50 - k + (k * 7) % 5 for k in range(30)]
+    trip, errors = TrainingProgress(), [50 - k + (k * 7) % 5 for k in range(30)]
     improved = []
     for step, error in enumerate(errors):
         trip.step = step
@@ -114,7 +114,7 @@ def test_best_and_median_of_the_last_twenty():
 
 
 def test_validation_chooses_and_the_test_set_reports():
-    trip = Trip(step=1)
+    trip = TrainingProgress(step=1)
     assert trip.note({"error": 10.0, "validation_error": 5.0})
     trip.step = 2
     assert not trip.note({"error": 1.0, "validation_error": 6.0})
@@ -122,8 +122,8 @@ def test_validation_chooses_and_the_test_set_reports():
 
 
 def test_a_step_in_parts_gives_the_means_of_its_parts(data):
-    loaded = load("digits", [*TINY, "micro_batch=2", "algorithm=fixmatch", "algo.threshold=0.1"])
-    run = assemble(loaded, devices.choose(loaded.config))
+    resolved = load("digits", [*TINY, "micro_batch=2", "algorithm=fixmatch", "algo.threshold=0.1"])
+    run = assemble(resolved, devices.choose(resolved.config))
     batch, progress = run.loader.batch(0), torch.zeros(())
     nets, state = copy.deepcopy((run.nets, run.state))
     outs = []
@@ -134,10 +134,10 @@ def test_a_step_in_parts_gives_the_means_of_its_parts(data):
             labels=batch.labels[labeled],
             views={name: view[rest] for name, view in batch.views.items()},
             position=batch.position[rest],
-            everyone=batch.everyone[rest],
+            global_positions=batch.global_positions[rest],
             key=batch.key + part,
         )
-        outs.append(run.step(nets, piece, state, loaded.settings, progress, run.ranks))
+        outs.append(run.step(nets, piece, state, resolved.settings, progress, run.ranks))
         outs[-1].loss.backward()
     found = loop.backward(run, batch, progress)
     run.loader.close()
@@ -151,7 +151,7 @@ def test_a_step_in_parts_gives_the_means_of_its_parts(data):
     assert found.metrics.keys() == outs[0].metrics.keys() >= {"loss/labeled", "loss/unlabeled"}
     for name in ("loss/labeled", "loss/unlabeled"):
         assert float(found.metrics[name]) == by_hand([out.metrics[name] for out in outs])
-    assert torch.equal(found.guess, outs[1].guess)
+    assert torch.equal(found.pseudo_label, outs[1].pseudo_label)
     summed = gradients(nets.student)
     for name, mine in gradients(run.model).items():
         torch.testing.assert_close(mine, summed[name] / 2)

@@ -13,8 +13,8 @@ from fastssl.config.resolve import load
 from fastssl.distributed.collectives import SingleRank
 from fastssl.engine import devices, launch, summary
 from fastssl.engine.loop import Training
-from fastssl.engine.nonfinite import Guard
-from fastssl.engine.progress import Trip
+from fastssl.engine.nonfinite import NonFiniteCheck
+from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
 from fastssl.errors import ConfigError, DataError
 from fastssl.tracking.console import Display
@@ -26,7 +26,7 @@ from tests.runs import TINY
 def run_of(skipped, enabled=True):
     config = SimpleNamespace(seed=0)
     return SimpleNamespace(
-        loaded=SimpleNamespace(config=config),
+        resolved=SimpleNamespace(config=config),
         split=SimpleNamespace(validation=[], labeled=[1]),
         store=SimpleNamespace(name="digits"),
         algorithm=SimpleNamespace(name="flexmatch"),
@@ -35,7 +35,7 @@ def run_of(skipped, enabled=True):
 
 
 def test_the_line_to_go_on_is_told_as_it_must_be_typed(monkeypatch):
-    told = summary.summarize(run_of(0, False), Trip(), {}, "interrupted")
+    told = summary.summarize(run_of(0, False), TrainingProgress(), {}, "interrupted")
     typed = ["/venv/bin/fastssl", "train", "digits", "--out", "my runs/a", "algo.threshold=0.9"]
     monkeypatch.setattr("sys.argv", typed)
     line = "fastssl train digits --out 'my runs/a' algo.threshold=0.9 --resume"
@@ -55,7 +55,7 @@ def test_the_line_to_go_on_is_told_as_it_must_be_typed(monkeypatch):
     ],
 )
 def test_the_median_is_told_over_the_evaluations_there_were(errors, median):
-    trip = Trip()
+    trip = TrainingProgress()
     for trip.step, error in enumerate(errors, 1):
         trip.note({"error": error})
     told = summary.summarize(run_of(0, False), trip, {}, "finished")
@@ -64,7 +64,7 @@ def test_the_median_is_told_over_the_evaluations_there_were(errors, median):
 
 
 def test_a_run_that_was_never_evaluated_says_so_and_names_no_step():
-    told = summary.summarize(run_of(0, False), Trip(step=2), {}, "interrupted")
+    told = summary.summarize(run_of(0, False), TrainingProgress(step=2), {}, "interrupted")
     assert summary.end_lines(told, Path("a"))[:2] == [
         "error         not evaluated yet",
         "time          0:00 for 2 steps",
@@ -75,15 +75,17 @@ def test_steps_that_fp16_skipped_are_told():
     lines = []
     display = Display(10, True)
     display.keep(lines.append)
-    display.logged(Trip(step=5), {"loss": 1.0, "fp16_skipped": 0})
-    display.logged(Trip(step=6), {"loss": 1.0, "fp16_skipped": 3})
+    display.logged(TrainingProgress(step=5), {"loss": 1.0, "fp16_skipped": 0})
+    display.logged(TrainingProgress(step=6), {"loss": 1.0, "fp16_skipped": 3})
     assert "fp16" not in lines[0] and "fp16 skipped 3" in lines[1]
     for skipped in (0, 3):
-        told = summary.summarize(run_of(skipped), Trip(), {}, "finished")
+        told = summary.summarize(run_of(skipped), TrainingProgress(), {}, "finished")
         assert told["fp16_skipped"] == skipped
         shown = "\n".join(summary.end_lines(told, Path("a")))
         assert ("fp16 skipped  3 steps" in shown) == (skipped > 0)
-    assert "fp16_skipped" not in summary.summarize(run_of(0, False), Trip(), {}, "finished")
+    assert "fp16_skipped" not in summary.summarize(
+        run_of(0, False), TrainingProgress(), {}, "finished"
+    )
 
 
 def test_a_failure_is_written_into_a_run_that_is_not_finished(tmp_path, capsys):
@@ -100,9 +102,9 @@ def test_a_failure_is_written_into_a_run_that_is_not_finished(tmp_path, capsys):
 
 
 def test_a_dry_run_compiles_as_the_run_would(data, monkeypatch):
-    loaded, chosen = load("digits", [*TINY, "steps=2"]), []
+    resolved, chosen = load("digits", [*TINY, "steps=2"]), []
     monkeypatch.setattr(launch.compilation, "choose", lambda run, step, tell: chosen.append(step))
-    assert launch.rehearse(loaded, devices.choose(loaded.config), SingleRank()) == 0
+    assert launch.rehearse(resolved, devices.choose(resolved.config), SingleRank()) == 0
     assert chosen == [0]
 
 
@@ -137,20 +139,20 @@ def test_the_question_whether_to_stop_rides_on_the_steps_reduction():
         calls.append(tensor.tolist())
         return tensor if tensor.ndim == 0 else tensor + torch.tensor([0.0, 7.5])  # rank 1 got 15
 
-    ranks = SimpleNamespace(world=2, mean=mean, loudest=lambda told: calls.append(told) or 15)
+    ranks = SimpleNamespace(world=2, mean=mean, max=lambda told: calls.append(told) or 15)
     model = torch.nn.Linear(2, 1)
     model(torch.ones(1, 2)).sum().backward()
-    guard = Guard(model, {}, 0, torch.device("cpu"))
+    nonfinite = NonFiniteCheck(model, {}, 0, torch.device("cpu"))
     config = SimpleNamespace(max_time=0, steps=3)
     device = SimpleNamespace(device=torch.device("cpu"))
     run = SimpleNamespace(
-        loaded=SimpleNamespace(config=config), ranks=ranks, device=device, guard=guard
+        resolved=SimpleNamespace(config=config), ranks=ranks, device=device, nonfinite=nonfinite
     )
-    training = Training(run, Trip(), None, None, None)
+    training = Training(run, TrainingProgress(), None, None, None)
     stop = Stop()
-    assert training.asked_to_stop(stop) == 0 and not calls, "nobody was told: nothing is sent"
-    guard.ask = lambda: training.told(stop)
-    assert guard.judge(torch.tensor(1.0), 0, ranks) == 1
+    assert training.stop_requested(stop) == 0 and not calls, "nobody was told: nothing is sent"
+    nonfinite.ask = lambda: training.told(stop)
+    assert nonfinite.judge(torch.tensor(1.0), 0, ranks) == 1
     assert calls == [[1.0, 0.0]], "one reduction, with the question in it"
-    assert training.asked_to_stop(stop) == 15 and calls[1:] == [0]
-    assert guard.judge(torch.tensor(float("nan")), 1, ranks) == 0 and guard.bad_step == 1
+    assert training.stop_requested(stop) == 15 and calls[1:] == [0]
+    assert nonfinite.judge(torch.tensor(float("nan")), 1, ranks) == 0 and nonfinite.bad_step == 1

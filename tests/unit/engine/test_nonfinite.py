@@ -12,7 +12,7 @@ from fastssl.config.resolve import load
 from fastssl.distributed.collectives import SingleRank
 from fastssl.engine import devices, loop
 from fastssl.engine.build import assemble
-from fastssl.engine.nonfinite import Guard
+from fastssl.engine.nonfinite import NonFiniteCheck
 from fastssl.errors import DivergedError
 from fastssl.models import build
 from tests.fake_cuda import fake_cuda, no_host_wait
@@ -21,8 +21,8 @@ from tests.runs import TINY, assert_same
 
 @pytest.fixture
 def run(data):
-    loaded = load("digits", TINY)
-    made = assemble(loaded, devices.choose(loaded.config))
+    resolved = load("digits", TINY)
+    made = assemble(resolved, devices.choose(resolved.config))
     yield made
     made.loader.close()
 
@@ -41,7 +41,7 @@ def frozen_parts(run):
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_bad_step_and_all_after_it_leave_everything_as_it_was(run, where):
     progress = torch.zeros(())
-    loop.take_step(run, run.loader.batch(0), 0, progress)
+    loop.train_step(run, run.loader.batch(0), 0, progress)
     before = frozen_parts(run)
     real = run.algorithm.step
 
@@ -50,20 +50,20 @@ def test_a_bad_step_and_all_after_it_leave_everything_as_it_was(run, where):
         weight = next(run.model.parameters())
         # the second: a finite value whose gradient is not
         poison = weight.sum() * torch.nan if where == "loss" else (weight * 0).sum().sqrt()
-        return type(out)(out.loss + poison, out.metrics, out.tables, out.guess, out.trusted)
+        return type(out)(out.loss + poison, out.metrics, out.tables, out.pseudo_label, out.trusted)
 
     run.step = bad
-    loop.take_step(run, run.loader.batch(1), 1, progress)
+    loop.train_step(run, run.loader.batch(1), 1, progress)
     run.step = real
-    loop.take_step(run, run.loader.batch(2), 2, progress)
-    assert int(run.guard.bad_step) == 1
+    loop.train_step(run, run.loader.batch(2), 2, progress)
+    assert int(run.nonfinite.bad_step) == 1
     assert_same(before, frozen_parts(run), "parts")
 
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_a_bad_loss_of_any_part_of_a_step_is_seen(data, part):
-    loaded = load("digits", [*TINY, "micro_batch=2"])
-    run = assemble(loaded, devices.choose(loaded.config))
+    resolved = load("digits", [*TINY, "micro_batch=2"])
+    run = assemble(resolved, devices.choose(resolved.config))
     before, real, calls = frozen_parts(run), run.step, []
 
     def bad(*arguments):
@@ -73,9 +73,9 @@ def test_a_bad_loss_of_any_part_of_a_step_is_seen(data, part):
         return replace(out, loss=out.loss + torch.nan) if calls[-1] == part else out
 
     run.step = bad
-    loop.take_step(run, run.loader.batch(0), 0, torch.zeros(()))
+    loop.train_step(run, run.loader.batch(0), 0, torch.zeros(()))
     run.loader.close()
-    assert calls == [0, 1] and int(run.guard.bad_step) == 0
+    assert calls == [0, 1] and int(run.nonfinite.bad_step) == 0
     after = frozen_parts(run)
     for key in ("model", "ema", "state"):
         assert_same(before[key], after[key], key)
@@ -83,18 +83,18 @@ def test_a_bad_loss_of_any_part_of_a_step_is_seen(data, part):
 
 def test_a_good_step_moves_everything(run):
     before = frozen_parts(run)
-    loop.take_step(run, run.loader.batch(0), 0, torch.zeros(()))
+    loop.train_step(run, run.loader.batch(0), 0, torch.zeros(()))
     after = frozen_parts(run)
     assert not torch.equal(
         before["model"]["classifier.weight"], after["model"]["classifier.weight"]
     )
     assert not torch.equal(before["ema"]["classifier.weight"], after["ema"]["classifier.weight"])
-    assert int(run.guard.bad_step) == -1
+    assert int(run.nonfinite.bad_step) == -1
 
 
 def test_the_message_names_step_rate_and_logit(run):
-    run.guard.bad_step.fill_(7)
-    made = loop.Training(run, loop.Trip(), None, None, None)
+    run.nonfinite.bad_step.fill_(7)
+    made = loop.Training(run, loop.TrainingProgress(), None, None, None)
     with pytest.raises(DivergedError, match=r"step 8 \(learning rate .* largest logit") as caught:
         made.check_finite(run.loader.batch(0))
     assert caught.value.exit_code == 4
@@ -121,18 +121,21 @@ def bits(tensors):
 @pytest.mark.parametrize("fine", [True, False])
 def test_buffers_keep_their_bits_after_a_good_step_and_get_them_back_after_a_bad_one(fine):
     model, memory = Odd(), {"rows": torch.arange(6.0), "share": torch.tensor([0.5, 0.25])}
-    guard, positions = Guard(model, memory, 6, torch.device("cpu")), torch.tensor([4, 1, 4])
+    nonfinite, positions = (
+        NonFiniteCheck(model, memory, 6, torch.device("cpu")),
+        torch.tensor([4, 1, 4]),
+    )
     held = [*model.buffers(), *memory.values()]
     before, addresses = bits(held), [t.data_ptr() for t in held]
-    guard.remember(positions)
+    nonfinite.remember(positions)
     for tensor in model.buffers():
         tensor.copy_(tensor.logical_not() if tensor.dtype == torch.bool else tensor + 3)
     model.values[0] = -torch.nan
     memory["share"].fill_(torch.inf)
     memory["rows"][positions] = torch.nan
     after = bits(held)
-    guard.alive.fill_(float(fine))
-    guard.settle(positions)
+    nonfinite.alive.fill_(float(fine))
+    nonfinite.settle(positions)
     assert bits(held) == (after if fine else before) and after != before
     assert [t.data_ptr() for t in held] == addresses
 
@@ -148,10 +151,10 @@ def test_many_buffers_are_kept_with_as_few_launches_as_few():
     found = {}
     for name in ("wrn-10-1", "wrn-28-2"):
         model = build(name, classes=10)
-        guard = Guard(model, {"rows": torch.zeros(9)}, 9, torch.device("cpu"))
+        nonfinite = NonFiniteCheck(model, {"rows": torch.zeros(9)}, 9, torch.device("cpu"))
         with Counted() as counted:
-            guard.remember(torch.arange(4))
-            guard.settle(torch.arange(4))
+            nonfinite.remember(torch.arange(4))
+            nonfinite.settle(torch.arange(4))
         found[len(list(model.buffers()))] = counted.ops
     few, many = sorted(found)
     assert many > 2 * few and found[few] == found[many] < 20, found
@@ -166,9 +169,9 @@ def test_nothing_of_it_waits_for_a_gpu():
             parameter.grad = torch.empty_like(parameter)
         positions = torch.zeros(4, dtype=torch.int64, device="cuda")
         state = {"rows": torch.zeros(9, device="cuda"), "count": positions[:1]}
-        guard = Guard(model, state, 9, torch.device("cuda"))
+        nonfinite = NonFiniteCheck(model, state, 9, torch.device("cuda"))
         loss = torch.zeros((), device="cuda")
         with no_host_wait():
-            guard.remember(positions)
-            guard.judge(loss, 3, SingleRank())
-            guard.settle(positions)
+            nonfinite.remember(positions)
+            nonfinite.judge(loss, 3, SingleRank())
+            nonfinite.settle(positions)

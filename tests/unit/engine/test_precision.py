@@ -10,7 +10,7 @@ from fastssl import models
 from fastssl.algorithms import ALGORITHMS
 from fastssl.config.resolve import load
 from fastssl.engine import devices
-from fastssl.engine.loop import take_step
+from fastssl.engine.loop import train_step
 from fastssl.errors import ConfigError
 from fastssl.profiling.parts import make_batch, make_run
 from tests import runs
@@ -41,7 +41,7 @@ def test_no_layer_gets_an_activation_in_nchw(name):
     watch(run.model, seen)
     watch(run.ema.model, seen)
     batch = make_batch(2, 8, 40, 0, views=tuple(ALGORITHMS[name].views))
-    take_step(run, batch, 0, torch.zeros(()))
+    train_step(run, batch, 0, torch.zeros(()))
     assert len(seen) >= 2 * 14  # every layer that is read, both ways
     for parameter in run.model.parameters():
         if parameter.ndim == 4 and parameter.shape[1] > 1:

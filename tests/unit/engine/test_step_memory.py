@@ -11,7 +11,7 @@ from fastssl.config.resolve import load
 from fastssl.distributed.collectives import SingleRank
 from fastssl.engine import devices, launch, step_memory
 from fastssl.engine.build import assemble
-from fastssl.engine.loop import take_step
+from fastssl.engine.loop import train_step
 from fastssl.errors import ResourceError
 from tests import runs, steps
 
@@ -19,8 +19,8 @@ FACTOR = 2  # the estimate and the memory that a step really takes differ by les
 
 
 def made(*words):
-    loaded = load("digits", [*runs.TINY, *words])
-    return assemble(loaded, devices.choose(loaded.config))
+    resolved = load("digits", [*runs.TINY, *words])
+    return assemble(resolved, devices.choose(resolved.config))
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def largest_allocation(run, file):
 
     batch = run.loader.batch(0)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        take_step(run, batch, 0, torch.zeros(()))
+        train_step(run, batch, 0, torch.zeros(()))
     profiler.export_chrome_trace(str(file))
     events = json.loads(file.read_text())["traceEvents"]
     changes = [event["args"] for event in events if event["name"] == "[memory]"]
@@ -119,14 +119,16 @@ def test_the_parts_that_are_taken_already_count(data, monkeypatch):
 
 def test_a_dry_run_is_refused_too_and_no_step_is_taken(data, tmp_path, monkeypatch):
     monkeypatch.setattr(step_memory, "total", lambda: 1)
-    monkeypatch.setattr("fastssl.engine.loop.take_step", lambda *_: pytest.fail("a step was taken"))
-    loaded = load("digits", [*runs.TINY, "compile=auto"])
+    monkeypatch.setattr(
+        "fastssl.engine.loop.train_step", lambda *_: pytest.fail("a step was taken")
+    )
+    resolved = load("digits", [*runs.TINY, "compile=auto"])
     with pytest.raises(ResourceError, match="needs about"):
-        launch.train(loaded, None, False, dry_run=True)
+        launch.train(resolved, None, False, dry_run=True)
     with pytest.raises(ResourceError, match="needs about"):
-        launch.train(loaded, tmp_path / "run", False, dry_run=False)
+        launch.train(resolved, tmp_path / "run", False, dry_run=False)
     monkeypatch.undo()
-    assert launch.train(loaded, tmp_path / "run", False, dry_run=False) == 0, (
+    assert launch.train(resolved, tmp_path / "run", False, dry_run=False) == 0, (
         "nothing is in its way"
     )
 

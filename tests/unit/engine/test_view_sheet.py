@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fastssl.config.resolve import Loaded, load
+from fastssl.config.resolve import ResolvedConfig, load
 from fastssl.engine import view_sheet
 from fastssl.errors import ConfigError, DataError, ResourceError
 from pipelines.store.store import ensure_store, open_store
@@ -18,13 +18,15 @@ from tests import pillow_views
 
 
 @pytest.fixture
-def loaded(data: Path) -> Loaded:
+def resolved(data: Path) -> ResolvedConfig:
     ensure_store("digits")
     return load("digits", ["seed=3"])
 
 
-def test_the_sheet_shows_the_views_that_pillow_makes(loaded: Loaded, tmp_path: Path) -> None:
-    told = view_sheet.write_sheet(loaded, tmp_path / "made" / "v.png")
+def test_the_sheet_shows_the_views_that_pillow_makes(
+    resolved: ResolvedConfig, tmp_path: Path
+) -> None:
+    told = view_sheet.write_sheet(resolved, tmp_path / "made" / "v.png")
     assert "digits" in told and "strong x 4" in told
     sheet = np.asarray(Image.open(tmp_path / "made" / "v.png"))
     store = ensure_store("digits")
@@ -42,15 +44,15 @@ def test_the_sheet_shows_the_views_that_pillow_makes(loaded: Loaded, tmp_path: P
 
 
 def test_a_name_that_is_no_png_is_told_before_anything_is_drawn(
-    loaded: Loaded, tmp_path: Path
+    resolved: ResolvedConfig, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"v\.gif") as caught:
-        view_sheet.write_sheet(loaded, tmp_path / "v.gif")
+        view_sheet.write_sheet(resolved, tmp_path / "v.gif")
     assert caught.value.fix == "end its name in .png" and not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_leaves_the_old_sheet(
-    loaded: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    resolved: ResolvedConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(number: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -58,11 +60,11 @@ def test_a_full_disk_leaves_the_old_sheet(
     (tmp_path / "v.png").write_text("old")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ResourceError, match="No space left"):
-        view_sheet.write_sheet(loaded, tmp_path / "v.png")
+        view_sheet.write_sheet(resolved, tmp_path / "v.png")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_a_damaged_image_is_named(loaded: Loaded, data: Path, tmp_path: Path) -> None:
+def test_a_damaged_image_is_named(resolved: ResolvedConfig, data: Path, tmp_path: Path) -> None:
     shutil.copytree(data / "digits", tmp_path / "digits")
     store = open_store(tmp_path / "digits")
     file = store.files("train")[0]

@@ -19,7 +19,7 @@ from fastssl.cli.command import app
 from fastssl.engine import evaluation
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference import trained_model
-from fastssl.inference.inputs import files, to_picture
+from fastssl.inference.inputs import files, to_image
 from fastssl.inference.prediction_files import predict
 from fastssl.inference.predictor import Predictor, Preprocessing
 from pipelines.convert import Options, convert
@@ -105,8 +105,11 @@ def test_the_originals_of_a_jpeg_store_are_judged_like_the_store(tmp_path: Path)
     store = str(tmp_path / "store")
     fastssl.train("own", algorithm="supervised", store=store, out=tmp_path / "run", **settings)
     error = fastssl.evaluate(tmp_path / "run")["error"]
-    guesses = fastssl.load(tmp_path / "run").predict(list(images))
-    wrong = [guess.label != "rgb"[label] for guess, label in zip(guesses, labels, strict=True)]
+    pseudo_labels = fastssl.load(tmp_path / "run").predict(list(images))
+    wrong = [
+        pseudo_label.label != "rgb"[label]
+        for pseudo_label, label in zip(pseudo_labels, labels, strict=True)
+    ]
     assert 0 < error < 60, "nothing or all was learnt: the test tests nothing"
     assert abs(100 * np.mean(wrong) - error) <= 0.5
 
@@ -161,7 +164,7 @@ def test_features_are_those_before_the_classifier(model: Predictor, digits: Stor
 )
 def test_what_is_no_picture_is_refused(bad: object) -> None:
     with pytest.raises(DataError):
-        to_picture(bad)
+        to_image(bad)
 
 
 def test_files_folders_globs_and_lists_are_found(pictures: Path) -> None:

@@ -23,8 +23,8 @@ def model(trained: Path) -> Predictor:
 
 
 @pytest.fixture(scope="module")
-def guesses(model: Predictor, data: Path) -> pseudo_label.Guesses:
-    return pseudo_label.guess(model, open_store(data / "digits"))
+def pseudo_labels(model: Predictor, data: Path) -> pseudo_label.PseudoLabels:
+    return pseudo_label.pseudo_label(model, open_store(data / "digits"))
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -39,7 +39,7 @@ def test_lines_hold_path_label_confidence_threshold_and_trust(
     rows = read(tmp_path / "p.csv")
     assert list(rows[0]) == ["path", "label", "confidence", "threshold", "trusted"]
     assert len(rows) == done["pictures"] == 1437 - 400, "labelled pictures are not guessed at"
-    levels = cpl.thresholds(model.content["state"], model.loaded.settings).tolist()
+    levels = cpl.thresholds(model.content["state"], model.resolved.settings).tolist()
     assert max(levels) > 0, "no class has a threshold: the test tests nothing"
     for row in rows:
         level = levels[model.classes.index(row["label"])]
@@ -104,29 +104,29 @@ def test_pseudo_labels_go_back_through_convert(tmp_path: Path) -> None:
 
 
 def test_the_sheet_shows_both_ends_of_every_class(
-    guesses: pseudo_label.Guesses, tmp_path: Path
+    pseudo_labels: pseudo_label.PseudoLabels, tmp_path: Path
 ) -> None:
-    contact_sheet.write_sheet(guesses, tmp_path / "s.html")
+    contact_sheet.write_sheet(pseudo_labels, tmp_path / "s.html")
     text = (tmp_path / "s.html").read_text()
     assert text.count("<h2>") == 10
-    number = int(np.bincount(guesses.label).argmax())
-    most, least = contact_sheet.ends(guesses, number)
-    own = guesses.confidence[guesses.label == number]
-    assert guesses.confidence[most].max() == own.max()
-    assert guesses.confidence[least].min() == own.min()
+    number = int(np.bincount(pseudo_labels.label).argmax())
+    most, least = contact_sheet.ends(pseudo_labels, number)
+    own = pseudo_labels.confidence[pseudo_labels.label == number]
+    assert pseudo_labels.confidence[most].max() == own.max()
+    assert pseudo_labels.confidence[least].min() == own.min()
     assert not set(most) & set(least)
-    contact_sheet.write_sheet(guesses, tmp_path / "s.png")
+    contact_sheet.write_sheet(pseudo_labels, tmp_path / "s.png")
     with Image.open(tmp_path / "s.png") as picture:
         assert picture.size[0] > 1000
     with pytest.raises(ConfigError, match="contact sheet"):
-        contact_sheet.write_sheet(guesses, tmp_path / "s.pdf")
+        contact_sheet.write_sheet(pseudo_labels, tmp_path / "s.pdf")
 
 
 def test_another_algorithms_threshold_is_its_own(model: Predictor) -> None:
     from types import SimpleNamespace
 
     for settings, level in ((SimpleNamespace(threshold=0.8), 0.8), (SimpleNamespace(), 0.95)):
-        other = SimpleNamespace(loaded=SimpleNamespace(settings=settings), classes=["a", "b"])
+        other = SimpleNamespace(resolved=SimpleNamespace(settings=settings), classes=["a", "b"])
         assert pseudo_label.class_thresholds(other).tolist() == [level, level]
 
 
@@ -134,4 +134,4 @@ def test_a_store_of_other_classes_is_refused(model: Predictor, data: Path) -> No
     store = open_store(data / "digits")
     store.class_names = ["cat", "dog"]
     with pytest.raises(DataError, match="other classes"):
-        pseudo_label.guess(model, store)
+        pseudo_label.pseudo_label(model, store)

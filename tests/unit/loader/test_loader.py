@@ -61,7 +61,7 @@ def test_a_batch_holds_what_order_and_draw_say(store):
     split, order = loader.split, loader.order
     labeled, places = split.labeled[order.labeled(5)], order.unlabeled(5)
     assert batch.labels.tolist() == store.labels("train")[labeled].tolist()
-    assert batch.position.tolist() == batch.everyone.tolist() == places.tolist()
+    assert batch.position.tolist() == batch.global_positions.tolist() == places.tolist()
     common = {"seed": 1, "step": 5, "size": (32, 32)}
     weak = draw(RECIPES["weak"], stream=0, view=0, slots=np.arange(BATCH), **common)
     images = np.stack([store.image("train", index) for index in labeled])
@@ -79,7 +79,7 @@ def test_tensors_are_channels_last_and_of_the_types_that_a_step_expects(referenc
     for images in (batch.images, *batch.views.values()):
         assert images.dtype == torch.float32 and images.shape[1:] == (3, 32, 32)
         assert images.is_contiguous(memory_format=torch.channels_last)
-    for numbers in (batch.labels, batch.position, batch.everyone, batch.key):
+    for numbers in (batch.labels, batch.position, batch.global_positions, batch.key):
         assert numbers.dtype == torch.int64
     assert list(batch.views) == list(VIEWS) and batch.key.shape == (2,)
     assert len({tuple(b.key.tolist()) for b in reference}) == len(reference)
@@ -93,7 +93,7 @@ def assert_slices(loader, first, wanted):
     loader._rank, loader._world = 0, 1
     for one, other, whole in zip(*parts, wanted, strict=True):
         one, other, whole = tensors(one), tensors(other), tensors(whole)
-        for name in whole.keys() - {"key", "everyone"}:
+        for name in whole.keys() - {"key", "global_positions"}:
             assert torch.equal(torch.cat([one[name], other[name]]), whole[name]), name
 
 
@@ -122,7 +122,7 @@ def test_the_slices_of_the_ranks_are_the_whole(store, reference, world):
     for step, whole in enumerate(reference[:3]):
         parts = [tensors(loader.batch(step)) for loader in ranks]
         for name, wanted in tensors(whole).items():
-            if name in ("key", "everyone"):
+            if name in ("key", "global_positions"):
                 assert all(torch.equal(part[name], wanted) for part in parts)
             else:
                 assert torch.equal(torch.cat([part[name] for part in parts]), wanted), name
@@ -178,7 +178,7 @@ def test_without_unlabelled_images(store, reference):
     with Loader(store, split, order, views={}, recipes=RECIPES, seed=1) as loader:
         (batch,) = loader.iterate(3, 4)
     assert torch.equal(batch.images, reference[3].images)
-    assert batch.views == {} and len(batch.position) == len(batch.everyone) == 0
+    assert batch.views == {} and len(batch.position) == len(batch.global_positions) == 0
 
 
 @pytest.mark.parametrize("reader", ["resident", "dali"])

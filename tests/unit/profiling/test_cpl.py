@@ -12,8 +12,8 @@ def test_the_peer_decides_and_remembers_the_same():
     asked = profile.Options(images=(400,), classes=7, batch=16)
     one, other = profile.Work(asked, 400), profile.Work(asked, 400)
     for batch in one.batches:  # the peer leaves open which of two equal positions wins
-        batch.everyone.copy_(torch.randperm(400)[:16])
-    other.position = [batch.everyone for batch in one.batches]
+        batch.global_positions.copy_(torch.randperm(400)[:16])
+    other.position = [batch.global_positions for batch in one.batches]
     for _ in range(30):
         assert torch.equal(one.ours(cpl.curriculum), other.counter())
     assert torch.equal(one.state["marks"].long(), other.marks)

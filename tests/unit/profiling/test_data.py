@@ -79,12 +79,12 @@ class FakeClock:
                 self.now = max(self.now, self.ready.popleft())
             return made
 
-        def take_step(*given):
+        def train_step(*given):
             self.now += self.step
 
         monkeypatch.setattr(Loader, "_produce", produce)
         monkeypatch.setattr(Loader, "_next", wait)
-        monkeypatch.setattr(train, "take_step", take_step)
+        monkeypatch.setattr(train, "train_step", train_step)
         for module in (train, loader_module):
             monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
 

@@ -72,8 +72,10 @@ def test_a_plan_ends_when_its_time_is_up(data, monkeypatch):
     from fastssl.profiling import plan_rates
 
     taken = []
-    real = plan_rates.take_step
-    monkeypatch.setattr(plan_rates, "take_step", lambda *given: taken.append(given) or real(*given))
+    real = plan_rates.train_step
+    monkeypatch.setattr(
+        plan_rates, "train_step", lambda *given: taken.append(given) or real(*given)
+    )
     words = ["model=wrn-10-1", "batch=4", "ratio=1", "threads=1", "loader_threads=1"]
     record = plan.run("digits", words, steps=9, repetitions=10**6, seconds=0.001)
     assert record["results"][-1]["rounds"] == 1 and len(taken) == 2 * (9 + plan_rates.WARMUP)

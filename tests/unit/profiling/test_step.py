@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from fastssl.engine.loop import take_step
+from fastssl.engine.loop import train_step
 from fastssl.profiling import step
 from fastssl.profiling.apart import Apart
 from fastssl.profiling.parts import make_batch, make_run, widen
@@ -90,10 +90,10 @@ def test_both_ways_agree_where_marks_decide():
     with torch.no_grad():
         for net in (run.model, run.ema.model):
             net.classifier.weight.mul_(40)  # sure enough to be marked
-    other = Reference(copy.deepcopy(run.model), 60, 10, run.loaded.settings.threshold)
+    other = Reference(copy.deepcopy(run.model), 60, 10, run.resolved.settings.threshold)
     for number in range(3):
         batch = widen(make_batch(4, 8, 60, number))
-        mine = take_step(run, batch, 0, torch.zeros(())).loss
+        mine = train_step(run, batch, 0, torch.zeros(())).loss
         torch.testing.assert_close(mine.detach(), other.step(batch), rtol=1e-6, atol=1e-6)
         assert torch.equal(run.state["marks"].long(), other.marks)
     assert (other.marks >= 0).sum() > 10

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from fastssl.algorithms import ALGORITHMS, Facts
-from fastssl.engine.nonfinite import Guard
+from fastssl.algorithms import ALGORITHMS, DatasetInfo
+from fastssl.engine.nonfinite import NonFiniteCheck
 from fastssl.tracking.pseudo_label_stats import Quality
 from pipelines.sampling.order import Order
 from pipelines.store.store import open_store
@@ -23,12 +23,14 @@ def test_marks_and_other_memories_of_every_algorithm():
         algorithm = ALGORITHMS[name]
         held = []
         for images in (small, large):
-            facts = Facts(1000, images, torch.full((1000,), 0.001), "cpu")
+            facts = DatasetInfo(1000, images, torch.full((1000,), 0.001), "cpu")
             state = algorithm.init_state(algorithm.config(), facts)
-            guard = Guard(torch.nn.Linear(1, 1), state, images, torch.device("cpu"))
-            guard.remember(torch.arange(4))
-            rooms = [room for group in guard._groups for room in (group.all_before, group.all_now)]
-            copies = [*rooms, *guard._rows_before]
+            nonfinite = NonFiniteCheck(torch.nn.Linear(1, 1), state, images, torch.device("cpu"))
+            nonfinite.remember(torch.arange(4))
+            rooms = [
+                room for group in nonfinite._groups for room in (group.all_before, group.all_now)
+            ]
+            copies = [*rooms, *nonfinite._rows_before]
             held.append(tensors([*state.values(), *copies]))
         assert (held[1] - held[0]) / (large - small) < MARKS, name
 
@@ -73,8 +75,8 @@ def held(folder, count):
         labels = store.labels("train")
         split = make_split(labels, CLASSES, labels_wanted=8, seed=0)
         order = Order(0, len(split.labeled), len(split.unlabeled), 4, 8)
-        loaded = load("own", [f"store={folder}"])
-        made = view_recipes(loaded, store)
+        resolved = load("own", [f"store={folder}"])
+        made = view_recipes(resolved, store)
         with Loader(
             store,
             split,

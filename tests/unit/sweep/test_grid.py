@@ -41,7 +41,7 @@ def test_irregular_tables_have_several_grids_excluded_and_named_cells(tmp_path):
         "every_label-s0",
         "every_label-s1",
     ]
-    assert cells[3].loaded.settings.threshold == 0.9
+    assert cells[3].resolved.settings.threshold == 0.9
     assert cells[3].config == "cifar10"
 
 
@@ -86,8 +86,8 @@ def test_the_papers_grids_are_as_large_as_the_papers_tables():
     assert sizes.pop("cifar10_cpu") == 10
     assert sizes == {"ablations": 39, "imagenet": 2, "small": 5, "step_time": 6, "table1": 405}
     _, cells = grid.read(grid.find_sweep("table1"))
-    full = [cell for cell in cells if cell.loaded.config.algorithm == "fullysupervised"]
-    assert {cell.loaded.config.data for cell in full} == {"cifar10", "cifar100", "svhn"}
+    full = [cell for cell in cells if cell.resolved.config.algorithm == "fullysupervised"]
+    assert {cell.resolved.config.data for cell in full} == {"cifar10", "cifar100", "svhn"}
 
 
 def test_a_sweep_that_is_not_there_is_answered_with_the_nearest_name():

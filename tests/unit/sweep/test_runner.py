@@ -81,7 +81,7 @@ def test_a_grid_is_the_product_of_its_lists_with_names_that_say_so(file):
     ]
     assert len(cells) == 8
     assert cells[0].words() == ["steps=10", "algorithm=fixmatch", "labels=40", "seed=0"]
-    assert cells[0].loaded.config.steps == 10
+    assert cells[0].resolved.config.steps == 10
 
 
 def test_all_cells_are_trained_and_done_ones_skipped(file, trainer, tmp_path):

@@ -13,15 +13,15 @@ from tests.fake_cuda import fake_cuda, no_host_wait
 CLASSES = 4
 
 
-def output(guess, trusted):
-    return StepOutput(loss=torch.zeros(()), metrics={}, guess=guess, trusted=trusted)
+def output(pseudo_label, trusted):
+    return StepOutput(loss=torch.zeros(()), metrics={}, pseudo_label=pseudo_label, trusted=trusted)
 
 
 def counted(truth, steps):
     """Count by hand, picture by picture."""
     seen, trusted, right = ([0] * CLASSES for _ in range(3))
-    for guess, trust, positions in steps:
-        for one, sure, place in zip(guess, trust, positions, strict=True):
+    for pseudo_label, trust, positions in steps:
+        for one, sure, place in zip(pseudo_label, trust, positions, strict=True):
             if truth[place] < 0:
                 continue
             seen[truth[place]] += 1
@@ -38,10 +38,12 @@ def test_quality_is_what_plain_counting_finds():
     for _ in range(3):
         positions = [dice.randrange(50) for _ in range(20)]  # they may repeat
         # -1 is nobody's guess: it must not count as right where the truth is unknown.
-        guess = [dice.choice([-1, 0, 1, 2, 3]) for _ in positions]
+        pseudo_label = [dice.choice([-1, 0, 1, 2, 3]) for _ in positions]
         trust = [dice.random() < 0.6 for _ in positions]
-        steps.append((guess, trust, positions))
-        quality.add(output(torch.tensor(guess), torch.tensor(trust)), torch.tensor(positions))
+        steps.append((pseudo_label, trust, positions))
+        quality.add(
+            output(torch.tensor(pseudo_label), torch.tensor(trust)), torch.tensor(positions)
+        )
     seen, trusted, right = counted(truth, steps)
     assert sum(seen) < 60 and 0 < sum(right) < sum(trusted) < sum(seen)
     found = quality.read(SingleRank())
@@ -65,7 +67,9 @@ def test_adding_never_waits_for_the_device():
     with fake_cuda():
         real.truth = torch.empty(3, dtype=torch.int64, device="cuda")
         real.sums = torch.zeros((3, CLASSES + 1), device="cuda")
-        guess = torch.empty(8, dtype=torch.int64, device="cuda")
+        pseudo_label = torch.empty(8, dtype=torch.int64, device="cuda")
         trusted = torch.empty(8, dtype=torch.bool, device="cuda")
         with no_host_wait():
-            real.add(output(guess, trusted), torch.empty(8, dtype=torch.int64, device="cuda"))
+            real.add(
+                output(pseudo_label, trusted), torch.empty(8, dtype=torch.int64, device="cuda")
+            )

@@ -35,7 +35,7 @@ def test_a_folder_of_other_things_is_refused_and_left_as_it_was(tmp_path):
 
 
 def test_a_run_that_began_while_the_lock_was_waited_for_is_seen(tmp_path, monkeypatch):
-    real = RunFolder._take_lock
+    real = RunFolder._acquire_lock
 
     def late(self):
         (tmp_path / "config.yaml").write_text("data: digits\n")  # by a run that ended just now

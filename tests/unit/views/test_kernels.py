@@ -115,11 +115,11 @@ def test_an_empty_batch_makes_empty_views() -> None:
 
 def test_given_arrays_are_filled_and_nothing_else() -> None:
     pixels, rows = images(), drawn(BOTH)
-    guard = np.full((3, 2, 40, 32, 32, 3), 9.0, np.float32)
-    out = list(guard[1])
+    nonfinite = np.full((3, 2, 40, 32, 32, 3), 9.0, np.float32)
+    out = list(nonfinite[1])
     made = apply(pixels, rows, BOTH, mean=MEAN, std=STD, out=out, threads=2)
     assert all(one is other for one, other in zip(made, out, strict=True))
-    assert (guard[0] == 9).all() and (guard[2] == 9).all()
+    assert (nonfinite[0] == 9).all() and (nonfinite[2] == 9).all()
     for one, other in zip(made, apply(pixels, rows, BOTH, mean=MEAN, std=STD), strict=True):
         np.testing.assert_array_equal(one, other)
 
