@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ set: {model: wrn-10-1, steps: %d, batch: 10, ratio: 2, eval_every: 2, eval_every
 grid: {algorithm: [fixmatch, flexmatch]%s}
 """
 SCREENS = [(390, 844), (1280, 900)]
+STOPPING = "stopping after this step"  # what a cell prints at SIGTERM
 
 # Python imports `sitecustomize` at its start. With this one, once HOLD_COUNT cells have begun, a
 # cell makes the file HOLD.held before its fourth step, and waits until the file HOLD is gone.
@@ -70,6 +72,21 @@ def start(folder: Path, **more: str) -> subprocess.Popen:
     return subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
 
 
+def logs(folder: Path) -> str:
+    """Return what all cells of a sweep have printed."""
+    return "".join(path.read_text() for path in folder.glob("runs/logs/*"))
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen | None = None) -> None:
+    """Wait for a condition, which must come true before the process ends."""
+    end = time.monotonic() + 300
+    while not condition():
+        if process and process.poll() is not None:
+            raise AssertionError(f"the sweep has ended: {process.communicate()[1]}")
+        assert time.monotonic() < end, "waited in vain for 300 s"
+        time.sleep(0.02)
+
+
 def start_and_kill(folder: Path, number: int, count: int) -> None:
     """Start a sweep and kill it in the middle of a cell, once `count` cells have begun."""
     hold, hook = folder / f"hold-{count}", folder / "hook"
@@ -78,14 +95,11 @@ def start_and_kill(folder: Path, number: int, count: int) -> None:
     (hook / "sitecustomize.py").write_text(SITECUSTOMIZE)
     process = start(folder, HOLD=str(hold), HOLD_COUNT=str(count), PYTHONPATH=str(hook))
     try:
-        end = time.monotonic() + 300
-        while not hold.with_suffix(".held").exists():
-            assert process.poll() is None, f"no cell was held:\n{process.communicate()[1]}"
-            assert time.monotonic() < end, "no cell was held within 300 s"
-            time.sleep(0.02)
+        wait_until(hold.with_suffix(".held").exists, process)
+        before = logs(folder).count(STOPPING)
         process.send_signal(number)
-        if number == signal.SIGKILL:
-            process.wait(300)  # only then are the cells, too, told to stop
+        # A sweep passes SIGTERM on; when it is killed, the kernel sends SIGTERM to its cells.
+        wait_until(lambda: logs(folder).count(STOPPING) > before)
         hold.unlink()
         told = process.communicate(timeout=300)[1]
     finally:
@@ -105,8 +119,7 @@ def sweep_and_kill(folder: Path, steps: int, axes: str, kills: list[tuple[int, i
     told = last.communicate(timeout=600)[1]
     assert last.returncode == 0, told
     assert len(finished(runs)) == len(grid.read(folder / "tiny.yaml")[1])
-    logs = "".join(path.read_text() for path in (runs / "logs").iterdir())
-    assert logs.count("interrupted and saved") >= len(kills), logs
+    assert logs(folder).count("interrupted and saved") >= len(kills)
     return runs
 
 
