@@ -33,7 +33,7 @@ def rows(kind: str) -> list[dict[str, Any]]:
 def offered(kind: str) -> list[dict[str, Any]]:
     """List what installed packages add by entry points."""
     single = {"algorithms": "algorithm", "datasets": "data", "models": "model"}.get(kind)
-    found = plugins.offered(single) if single else []
+    found = plugins.installed(single) if single else []
     return [{"name": name, "what": f"from the package {package}"} for name, package in found]
 
 

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -42,10 +43,10 @@ class ResolvedConfig:
 def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> ResolvedConfig:
     """Load a configuration by name or path and apply `key=value` words (or a dict of them)."""
     path = find(str(name))
-    given = plugins.absolute(read_yaml(path))
+    given = plugins.absolute_paths(read_yaml(path))
     sections = given.pop(ALGORITHM_SECTION, None) or {}
     typed = words if isinstance(words, dict) else parse_overrides(words or [])
-    typed = plugins.absolute(nest(typed))
+    typed = plugins.absolute_paths(nest(typed))
     origin = path.name
     origins = dict.fromkeys(flatten(given), origin)
     merged = merge(given, typed)
@@ -70,13 +71,25 @@ def load(name: str | Path, words: list[str] | dict[str, Any] | None = None) -> R
 
 
 def find_algorithm(name: Any) -> Algorithm:
-    """Look an algorithm up by its name in the table, or import it from outside."""
+    """Return an algorithm of the registry by its name, or load it from a file or entry point."""
     from fastssl.algorithms import ALGORITHMS
 
     if not isinstance(name, str):
         raise ConfigError(f"no algorithm is named {brief(name)}", "type algorithm=flexmatch")
-    outside = plugins.algorithm(name) if name not in ALGORITHMS else None
-    return outside or ALGORITHMS[name]
+    if name in ALGORITHMS or not plugins.is_plugin("algorithm", name):
+        return ALGORITHMS[name]  # raises with the nearest name
+    loaded = plugins.load("algorithm", name)
+    own = [ALGORITHMS[one] for one in ALGORITHMS]
+    if isinstance(loaded, ModuleType):
+        own = [one for one in own if one.step.__module__ == loaded.__name__]
+    else:
+        own = [one for one in own if one.step is loaded]
+    if len(own) != 1:
+        raise ConfigError(
+            f"algorithm={name} registers {len(own)} algorithms, not one",
+            "decorate one step function with @algorithm, or type algorithm=FILE.py:STEP",
+        )
+    return own[0]
 
 
 def chosen_algorithm(name: Any, values: dict[str, Any], where: str) -> Algorithm:
@@ -146,7 +159,7 @@ def impossible(config: RunConfig) -> list[str]:
 def is_outside(kind: str, name: str, problems: list[str]) -> bool:
     """Tell whether a name stands for a file or an entry point, noting what is wrong with it."""
     try:
-        return plugins.known(kind, name)
+        return plugins.is_plugin(kind, name)
     except ConfigError as error:
         problems.append(f"{error.what}: {error.fix}")
         return True

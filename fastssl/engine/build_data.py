@@ -10,18 +10,31 @@ from fastssl.errors import ConfigError
 from pipelines.datasets import DATASETS
 from pipelines.sampling.order import Order
 from pipelines.sampling.split import Split, make_split
-from pipelines.store.store import Store, ensure_store
+from pipelines.sources import Source
+from pipelines.store.manifest import NAME
+from pipelines.store.store import Store, default_place, ensure_store, open_store
 from pipelines.views import Recipe, recipes
 
 
 def find_store(resolved: ResolvedConfig) -> Store:
     """Open the store that a configuration means; `digits` converts itself."""
     config = resolved.config
-    if not config.store and config.data not in DATASETS:
-        outside = plugins.ensure_store(config.data)
-        if outside is not None:
-            return outside
+    if not config.store and config.data not in DATASETS and plugins.is_plugin("data", config.data):
+        return ensure_plugin_store(config.data)
     return ensure_store(config.store or config.data)
+
+
+def ensure_plugin_store(name: str) -> Store:
+    """Open the store of a data set from a file or an entry point; convert it at first use."""
+    from pipelines.convert import convert  # not needed, and slow to import, for a finished store
+
+    source = plugins.load("data", name)()
+    if not isinstance(source, Source):
+        raise ConfigError(f"{name} returned a {type(source).__name__}", "return a pipelines Source")
+    place = default_place(source.name)
+    if not (place / NAME).exists():
+        convert(source, place, wait=True)
+    return open_store(place)
 
 
 def view_recipes(resolved: ResolvedConfig, store: Store) -> dict[str, Recipe]:

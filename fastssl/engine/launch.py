@@ -61,7 +61,7 @@ def train(resolved: ResolvedConfig, out: Path | None, resume: bool, dry_run: boo
 def default_folder(resolved: ResolvedConfig) -> Path:
     """Return runs/DATA-ALGORITHM-LABELS-sSEED."""
     config = resolved.config
-    data, algorithm = plugins.short(config.data), resolved.algorithm.name
+    data, algorithm = plugins.short_name(config.data), resolved.algorithm.name
     return Path("runs") / f"{data}-{algorithm}-{config.labels}-s{config.seed}"
 
 

@@ -6,9 +6,10 @@ A network maps images [n, 3, H, W] to logits [n, C]. Called with `heads=True` it
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from fastssl import plugins
 from pipelines.errors import ConfigError
@@ -74,10 +75,9 @@ def _build(name: str, classes: int, variant: str, heads: dict[str, int]) -> nn.M
     try:
         shape = parse(name)
     except ConfigError:
-        outside = plugins.build_model(name, classes, heads)
-        if outside is None:
+        if not plugins.is_plugin("model", name):
             raise
-        return outside
+        return _build_plugin(name, classes, heads)
     if shape is None:
         from fastssl.models.resnet import ResNet50
 
@@ -85,3 +85,21 @@ def _build(name: str, classes: int, variant: str, heads: dict[str, int]) -> nn.M
     from fastssl.models.wide_resnet import WideResNet
 
     return WideResNet(classes, *shape, variant, heads)
+
+
+def _build_plugin(name: str, classes: int, heads: dict[str, int]) -> nn.Module:
+    """Build a network by a function of a user's file or an installed package."""
+    from torch import nn
+
+    build: Callable[..., Any] = plugins.load("model", name)
+    parameters = inspect.signature(build).parameters.values()
+    takes_heads = any(one.name == "heads" or one.kind is one.VAR_KEYWORD for one in parameters)
+    if heads and not takes_heads:
+        raise ConfigError(
+            f"the algorithm needs the extra heads {', '.join(heads)}, but {name} takes none",
+            "give its function an argument `heads`, or choose another algorithm",
+        )
+    model = build(classes, heads=heads) if takes_heads else build(classes)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{name} returned a {type(model).__name__}", "return a torch.nn.Module")
+    return model

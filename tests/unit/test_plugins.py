@@ -13,6 +13,7 @@ from fastssl import plugins
 from fastssl.algorithms import ALGORITHMS
 from fastssl.cli.listing import rows
 from fastssl.config.resolve import load
+from fastssl.engine.build_data import ensure_plugin_store
 from fastssl.errors import ConfigError
 
 MODEL = """
@@ -181,7 +182,7 @@ def test_all_three_from_a_package(package: Path, monkeypatch: pytest.MonkeyPatch
     ("words", "told"),
     [
         (["model=gone.py:build"], "there is no such file"),
-        (["model=net.py"], "names a file alone"),
+        (["model=net.py"], "names only a file"),
         (["data=gone.py:x"], "there is no such file"),
         (["algorithm=gone.py"], "there is no such file"),
         (["algorithm=net.py"], "registers 0 algorithms"),
@@ -203,11 +204,11 @@ def test_mistakes_are_told(outside: Path, words: list[str], told: str) -> None:
 def test_what_a_file_gives_is_looked_at(outside: Path) -> None:
     from fastssl import models
 
-    with pytest.raises(ConfigError, match=r"gave a str"):
+    with pytest.raises(ConfigError, match="returned a str"):
         models.build(f"{outside}/net.py:wrong", classes=3)
     with pytest.raises(ConfigError, match="has no nothing"):
         models.build(f"{outside}/net.py:nothing", classes=3)
     with pytest.raises(ConfigError, match="extra heads rotation"):
         models.build(f"{outside}/net.py:build", classes=3, heads={"rotation": 4})
-    with pytest.raises(ConfigError, match="gave a int"):
-        plugins.ensure_store(f"{outside}/sets.py:wrong")
+    with pytest.raises(ConfigError, match="returned a int"):
+        ensure_plugin_store(f"{outside}/sets.py:wrong")
