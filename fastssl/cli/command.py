@@ -53,14 +53,19 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Run folder.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Start, or go on.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Try it, write nothing.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: print the time of a step as JSON.")
+    ] = False,
 ) -> None:
     """Train a model."""
+    if as_json and not dry_run:
+        raise ConfigError("--json is given without --dry-run", "add --dry-run or drop --json")
     from fastssl.config.resolve import load
 
     resolved = load(config, words)
     from fastssl.engine.launch import train as launch
 
-    raise typer.Exit(launch(resolved, out, resume, dry_run))
+    raise typer.Exit(launch(resolved, out, resume, dry_run, as_json=as_json))
 
 
 @app.command(name="eval", epilog="Example: fastssl eval runs/a")

@@ -38,14 +38,21 @@ SHORT |= {"alloc_failed"}  # cuBLAS and cuDNN
 REHEARSED, PATIENCE = 10, 20.0  # steps, and seconds, of a dry run
 
 
-def train(resolved: ResolvedConfig, out: Path | None, resume: bool, dry_run: bool) -> int:
+def train(
+    resolved: ResolvedConfig,
+    out: Path | None,
+    resume: bool,
+    dry_run: bool,
+    *,
+    as_json: bool = False,
+) -> int:
     """Train a run to its end; return the exit code."""
     with process_group.joined() as group:
         ranks = group.ranks
         device = devices.choose(resolved.config, group.local_rank, group.local_world)
         resolved = fixed(resolved, device)
         if dry_run:
-            return rehearse(resolved, device, ranks)
+            return rehearse(resolved, device, ranks, as_json=as_json)
         folder = RunFolder(out or default_folder(resolved))
         try:
             with group.together():
@@ -206,8 +213,10 @@ def finish(training: Training, folder: RunFolder, display: Display, told: int) -
     return 0 if told in (0, TIME_UP) else 128 + told
 
 
-def rehearse(resolved: ResolvedConfig, device: devices.Device, ranks: Any) -> int:
-    """Take a few steps, write nothing, and say how long the run would take."""
+def rehearse(
+    resolved: ResolvedConfig, device: devices.Device, ranks: Any, *, as_json: bool = False
+) -> int:
+    """Take a few steps, write nothing, and print how long the run would take."""
     import statistics
     import time
 
@@ -229,6 +238,8 @@ def rehearse(resolved: ResolvedConfig, device: devices.Device, ranks: Any) -> in
     spent = statistics.median(times[2:] or times)  # the first two warm up
     hours = spent * resolved.config.steps / 3600
     display.say(f"dry run: {spent * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
+    if as_json and ranks.rank == 0:
+        print(json.dumps({"seconds_per_step": spent, "steps": resolved.config.steps}))
     return 0
 
 

@@ -13,7 +13,7 @@ from fastssl.config.resolve import flatten, load
 from fastssl.errors import UserError
 from fastssl.report.aggregation import Stat, figures, stat
 from fastssl.report.load import Missing, Run, task_name
-from fastssl.sweep.grid import spell
+from fastssl.sweep.grid import format_value
 
 # What tells no cell from another: seeds, places, and keys without influence on the numbers.
 ASIDE = {"seed", "split_seed", "data", "labels", "algorithm", "algo", "store", "label_file"}
@@ -42,7 +42,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Name within a task: the algorithm and what is unusual of it."""
-        words = [f"{k.removeprefix('algo.')}={spell(v)}" for k, v in self.settings.items()]
+        words = [f"{k.removeprefix('algo.')}={format_value(v)}" for k, v in self.settings.items()]
         return " ".join([self.algorithm, *words])
 
     @property

@@ -9,7 +9,7 @@ from fastssl.report import published
 from fastssl.report.aggregation import Stat, errors, last_error, reach
 from fastssl.report.cells import ASIDE, Cell
 from fastssl.report.published import Figure
-from fastssl.sweep.grid import spell
+from fastssl.sweep.grid import format_value
 
 FIXMATCH = "fixmatch"
 ROUND = (30, 50, 70, 80, 90, 95, 98)  # accuracies to reach, of which the highest three are told
@@ -94,7 +94,7 @@ def unlike_paper(cell: Cell, defaults: dict[str, object]) -> str:
         return ""
     config = cell.runs[0].config
     words = [
-        f"{key} {spell(config[key])} instead of {spell(value)}"
+        f"{key} {format_value(config[key])} instead of {format_value(value)}"
         for key, value in defaults.items()
         if not key.startswith("algo.") and key not in HARMLESS
         if key in config and config[key] != value

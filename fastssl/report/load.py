@@ -14,9 +14,8 @@ import yaml
 
 from fastssl.config.resolve import flatten
 from fastssl.errors import DataError
-from fastssl.sweep.child_process import locked
-from fastssl.sweep.grid import spell
-from fastssl.sweep.runner import BOOK, DONE
+from fastssl.sweep.cell_state import COMPLETE, SWEEP_FILE, is_locked, read_json
+from fastssl.sweep.grid import format_value
 
 FURTHEST = 2**53  # a step beyond this is no number of a run
 POINTS = 200  # lines of training kept of one run: enough for a curve
@@ -41,7 +40,7 @@ class Run:
     @property
     def complete(self) -> bool:
         """Whether the run came to its end."""
-        return self.status in DONE
+        return self.status in COMPLETE
 
     @property
     def steps(self) -> int:
@@ -119,21 +118,12 @@ def read_run(folder: Path, name: str) -> Run:
         raise ValueError("config.yaml is not that of a run")
     json.dumps(config, sort_keys=True)  # a TypeError for keys and values that no run writes
     summary = read_json(folder / "summary.json")
-    waiting = "running" if locked(folder) else "unfinished"
-    status = "running" if locked(folder) else str(summary.get("status", waiting))
+    waiting = "running" if is_locked(folder) else "unfinished"
+    status = "running" if is_locked(folder) else str(summary.get("status", waiting))
     run = Run(folder, name, flatten(config), status, summary)
     run.environment = read_json(folder / "environment.json")
     read_metrics(run, folder / "metrics.jsonl")
     return run
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object, or {} where there is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def read_metrics(run: Run, path: Path) -> None:
@@ -182,7 +172,7 @@ def keep(lines: list[dict[str, Any]], line: str) -> None:
 
 def read_book(found: Found, folder: Path) -> None:
     """Compare what a sweep wanted with what is there."""
-    book = read_json(folder / BOOK)
+    book = read_json(folder / SWEEP_FILE)
     cells = book.get("cells")
     rows = [row for row in cells if isinstance(row, dict)] if isinstance(cells, list) else []
     rows = [row for row in rows if isinstance(row.get("name"), str)]
@@ -213,8 +203,8 @@ def identity(row: dict[str, Any]) -> str:
 def variant(row: dict[str, Any]) -> str:
     """Name a cell by its algorithm and the settings of it that the sweep lays down."""
     settings = {k: v for k, v in sorted(wanted_keys(row).items()) if k.startswith("algo.")}
-    words = [f"{key.removeprefix('algo.')}={spell(value)}" for key, value in settings.items()]
-    return " ".join([str(row.get("algorithm")), *words])
+    texts = [f"{k.removeprefix('algo.')}={format_value(v)}" for k, v in settings.items()]
+    return " ".join([str(row.get("algorithm")), *texts])
 
 
 def task_name(data: Any, labels: Any) -> str:

@@ -15,7 +15,7 @@ from fastssl.report.class_plots import class_plots
 from fastssl.report.curves import Value, choice, curve, rounded
 from fastssl.report.load import Run, number
 from fastssl.report.tables import class_names, tasks
-from fastssl.sweep.grid import spell
+from fastssl.sweep.grid import format_value
 
 Plot = dict[str, Any]
 Links = Callable[[list[Run]], list[list[str]]]
@@ -158,7 +158,7 @@ def ablations(cells: list[Cell], links: Links) -> Plot:
             if len(values) > 1:
                 values.sort(key=lambda item: (number(item[0]) or 0.0, str(item[0])))
                 name = f"{task}: {algorithm}, {setting.removeprefix('algo.')}"
-                bars = [bar(spell(v), s) for v, _, s in values]
+                bars = [bar(format_value(v), s) for v, _, s in values]
                 runs = [run for _, cell, _ in values for run in cell.used]
                 choices.append({"name": name, "bars": bars, "runs": links(runs)})
     return {

@@ -1,4 +1,5 @@
-"""A grid of runs: which there are, how long they take, and running them one after another.
+"""A grid of runs: which cells there are, how long they take, and training them.
 
-Each run is a process of its own, started with the ordinary `train` command.
+Each cell is trained by a process of its own, started with the ordinary `train` command. How a
+run trains belongs to `engine`, what its results mean to `report`.
 """

@@ -1,24 +1,45 @@
-"""The processes of a sweep: what they inherit, and what they leave behind."""
+"""The process that trains a cell: its command line, its environment and its last output."""
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import signal
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
-from fastssl.tracking.run_dir import LOCK
+from fastssl.sweep.grid import Cell
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
+
+
+def train_command(cell: Cell, path: Path, jobs: int) -> list[str]:
+    """Return the command line that starts or resumes the training of a cell."""
+    return [*base_command(cell, jobs), "--out", str(path), "--resume"]
+
+
+def dry_run_command(cell: Cell, jobs: int) -> list[str]:
+    """Return the command line that measures a few steps of a cell and prints JSON."""
+    return [*base_command(cell, jobs), "--dry-run", "--json"]
+
+
+def base_command(cell: Cell, jobs: int) -> list[str]:
+    """Return `train CONFIG key=value …`, with a share of the cores if several cells train."""
+    line = [sys.executable, "-m", "fastssl", "train", cell.config, *cell.overrides()]
+    if jobs > 1 and "threads" not in cell.keys:
+        cores = len(os.sched_getaffinity(0))
+        line.append(f"threads={max(1, cores // jobs)}")  # does not change a run's numbers
+    return line
 
 
 def die_with_parent() -> None:
-    """Ask the kernel for a SIGTERM when the sweep is killed: the run saves and stops.
+    """Ask the kernel to send SIGTERM when the sweep is killed, so that the run saves and stops.
 
-    Runs in the new process; where there is no such call (not Linux) nothing happens.
+    Runs in the new process. It does nothing where there is no prctl (not Linux). The kernel
+    watches the thread that forked, and `preexec_fn` is unsafe with threads: the sweep therefore
+    starts its cells from its only thread instead of a thread pool.
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl:
@@ -26,16 +47,16 @@ def die_with_parent() -> None:
 
 
 def environment(slot: int, jobs: int) -> dict[str, str]:
-    """Return the environment of a process; of several GPUs each slot gets its own."""
+    """Return the environment of a cell's process. Each slot gets one GPU if there are several."""
     found = dict(os.environ)
-    devices = gpus()
+    devices = visible_gpus()
     if jobs > 1 and devices:
         found["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     return found
 
 
-def gpus() -> list[str]:
-    """Return the GPUs that a run may see, by the names CUDA_VISIBLE_DEVICES takes."""
+def visible_gpus() -> list[str]:
+    """Return the GPUs that a run may use, as CUDA_VISIBLE_DEVICES names them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
@@ -44,7 +65,7 @@ def gpus() -> list[str]:
 
 @cache
 def count_gpus() -> int:
-    """Count the GPUs of this machine without loading torch."""
+    """Count the GPUs of this machine without importing torch, which takes seconds."""
     try:
         done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -52,20 +73,8 @@ def count_gpus() -> int:
     return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
 
 
-def locked(folder: Path) -> bool:
-    """Tell whether a process is writing a run folder right now; asks for no right to write."""
-    try:
-        with open(folder / LOCK, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no lock, or one that is not for us to read
-        return False
-    return False
-
-
 def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last lines of a file that are not empty."""
+    """Return the last non-empty lines of a file."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

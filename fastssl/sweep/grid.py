@@ -1,17 +1,17 @@
-"""A sweep's YAML file → its cells, every one of them checked before the first is started.
+"""Reads the cells of a sweep from its YAML file; all are checked before the first is trained.
 
-    config: digits                    # what all cells start from, unless a cell names its own
+    config: digits                    # base of all cells, unless a cell names its own
     set: {steps: 500}                 # keys of all cells
-    grid:                             # a product; a list of products makes an irregular table
+    grid:                             # a product; a list of products makes an irregular grid
       algorithm: [fixmatch, flexmatch]
       labels: [40, 100]
       seed: [0, 1, 2]
     exclude:                          # combinations to leave out
       - {algorithm: fixmatch, labels: 100}
-    cells:                            # further cells by name; a list in one is a product too
+    cells:                            # further cells by name; lists are multiplied out, too
       everything: {algorithm: fullysupervised, labels: all}
 
-A cell that names no configuration takes the one of its `data`.
+A cell without a configuration takes the one named like its `data`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ FIRST = ("config", "data", "labels", "algorithm")  # the order of a cell's name;
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run of a sweep: its name, its configuration and the keys laid over it."""
+    """One run of a sweep: its name, its configuration and the keys that override it."""
 
     name: str
     config: str
     keys: dict[str, Any]
     resolved: ResolvedConfig
 
-    def words(self) -> list[str]:
-        """Return the keys as one types them."""
-        return [f"{key}={spell(value)}" for key, value in self.keys.items()]
+    def overrides(self) -> list[str]:
+        """Return the keys as key=value, as they are typed on the command line."""
+        return [f"{key}={format_value(value)}" for key, value in self.keys.items()]
 
 
 def find_sweep(name: str) -> Path:
-    """Find the file that a path or the name of a shipped sweep means."""
+    """Return the file of a sweep that is given by its path or by the name of a shipped one."""
     path = Path(name)
     if path.is_file():
         return path
@@ -59,11 +59,11 @@ def find_sweep(name: str) -> Path:
 
 
 def read(path: Path) -> tuple[str, list[Cell]]:
-    """Return the name of a sweep and its cells; all mistakes of all cells are told at once."""
+    """Return the name of a sweep and its cells; one error lists the mistakes of all cells."""
     content = read_yaml(path)
     unknown = [f"unknown key {key}{nearest(key, list(KEYS))}" for key in content if key not in KEYS]
     if unknown:
-        raise ConfigError(f"{path.name}: {'; '.join(unknown)}", f"take only: {', '.join(KEYS)}")
+        raise ConfigError(f"{path.name}: {'; '.join(unknown)}", f"use only: {', '.join(KEYS)}")
     wanted = [item for item in expand(content, path) if not excluded(item[1], content, path)]
     if not wanted:
         raise ConfigError(f"{path.name} holds no cell", "add a grid or cells to it")
@@ -76,60 +76,62 @@ def read(path: Path) -> tuple[str, list[Cell]]:
 
 
 def expand(content: dict[str, Any], path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Multiply every grid out; return (name, keys) pairs in the order of the file."""
+    """Multiply out every grid; return (name, keys) pairs in the order of the file."""
     common = mapping(content.get("set"), "set", path)
     grids = content.get("grid") or []
     found = []
     for grid in grids if isinstance(grids, list) else [grids]:
         for keys in product(mapping(grid, "grid", path)):
-            found.append((label(keys), {**common, **keys}))
+            found.append((cell_name(keys), {**common, **keys}))
     for name, given in mapping(content.get("cells"), "cells", path).items():
         listed = mapping(given, f"cells.{name}", path)
         several = [key for key, value in listed.items() if isinstance(value, list)]
         for keys in product(listed):
-            parts = [str(name), label({key: keys[key] for key in several})]
+            parts = [str(name), cell_name({key: keys[key] for key in several})]
             found.append(("-".join(part for part in parts if part), {**common, **keys}))
     return [(safe(name), keys) for name, keys in found]
 
 
 def mapping(value: Any, what: str, path: Path) -> dict[str, Any]:
-    """Return a section that must be a mapping, or {} where it is absent."""
+    """Return a section that must be a mapping, or {} if it is absent."""
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ConfigError(f"{path.name}: {what} does not hold `key: value` lines", "mend the file")
+        raise ConfigError(
+            f"{path.name}: {what} does not hold `key: value` lines", "correct the file"
+        )
     return value
 
 
 def product(grid: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return every combination of the listed values; one value alone is a list of one."""
+    """Return every combination of the listed values; a single value counts as a list of one."""
     axes = [value if isinstance(value, list) else [value] for value in grid.values()]
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*axes)]
 
 
-def label(keys: dict[str, Any]) -> str:
-    """Name a cell by its keys: cifar10-40-fixmatch-threshold=0.9-s0."""
-    parts = [spell(keys[key]) for key in FIRST if key in keys]
+def cell_name(keys: dict[str, Any]) -> str:
+    """Return the name of a cell, made of its keys: cifar10-40-fixmatch-threshold=0.9-s0."""
+    parts = [format_value(keys[key]) for key in FIRST if key in keys]
     rest = {k: v for k, v in keys.items() if k not in (*FIRST, "seed")}
-    parts += [f"{key.removeprefix('algo.')}={spell(value)}" for key, value in rest.items()]
+    parts += [f"{key.removeprefix('algo.')}={format_value(value)}" for key, value in rest.items()]
     parts += [f"s{keys['seed']}"] if "seed" in keys else []
     return "-".join(parts)
 
 
-def spell(value: Any) -> str:
-    """Return a value as it is typed in the shell and in YAML."""
+def format_value(value: Any) -> str:
+    """Return a value as it is typed on the command line and in YAML."""
     if isinstance(value, str):
         return value
     return json.dumps(value)
 
 
 def safe(name: str) -> str:
-    """Return a name that is one folder on every system."""
+    """Return a name that is one folder, and not a hidden one, on every system."""
     return re.sub(r"[^\w.=+-]", "_", name).lstrip(".") or "cell"
 
 
 def excluded(keys: dict[str, Any], content: dict[str, Any], path: Path) -> bool:
-    """Tell whether a combination is to be left out."""
+    """Return True if a rule under `exclude` matches a combination of keys."""
     rules = content.get("exclude") or []
     for rule in rules if isinstance(rules, list) else [rules]:
         wanted = mapping(rule, "exclude", path)
@@ -140,7 +142,7 @@ def excluded(keys: dict[str, Any], content: dict[str, Any], path: Path) -> bool:
 
 
 def check(wanted: list[tuple[str, dict[str, Any]]], content: Any, path: Path) -> list[Cell]:
-    """Load the configuration of every cell; raise one error for all that is wrong."""
+    """Resolve the configuration of every cell; raise one error that lists all problems."""
     cells: list[Cell] = []
     problems: dict[str, str] = {}
     for name, given in wanted:
@@ -149,20 +151,20 @@ def check(wanted: list[tuple[str, dict[str, Any]]], content: Any, path: Path) ->
         try:
             if config is None:
                 raise ConfigError("no configuration is named", "add `config: NAME` to the sweep")
-            config = beside(str(config), path)
+            config = locate_config(str(config), path)
             cells.append(Cell(name, config, keys, load(config, dict(keys))))
         except ConfigError as error:
             problems.setdefault(error.what, name)
     if problems:
         lines = "".join(f"\n    {name}: {what}" for what, name in problems.items())
-        raise ConfigError(f"{path.name} has cells that can't run:{lines}", "mend the file")
+        raise ConfigError(f"{path.name} has cells that can't run:{lines}", "correct the file")
     return cells
 
 
-def beside(config: str, path: Path) -> str:
-    """Return a configuration's name, or its path: one beside the sweep's file comes first."""
+def locate_config(config: str, path: Path) -> str:
+    """Return the path of a configuration beside the sweep's file, or the name of a shipped one."""
     near = path.parent / config
     if near.is_file():
         return str(near)
-    find(config)
+    find(config)  # raises if there is none of that name
     return config

@@ -1,14 +1,12 @@
-"""`fastssl sweep`: a grid of runs, each an ordinary run folder trained by a process of its own.
+"""`fastssl sweep`: trains the cells of a grid, each in an ordinary run folder.
 
-Whatever ends a sweep, the same line goes on with it: done cells are skipped, begun ones resumed.
-A cell that fails does not stop the others.
+After any interruption the same command continues: done cells are skipped, begun ones resumed. A
+cell that fails does not stop the others.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,18 +19,17 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from fastssl.config.resolve import flatten
-from fastssl.errors import ConfigError, DataError
+from fastssl.errors import ConfigError
 from fastssl.sweep import grid
-from fastssl.sweep.child_process import die_with_parent, environment, last_lines, locked
+from fastssl.sweep.cell_state import SWEEP_FILE, is_done, is_locked, read_json, read_summary
+from fastssl.sweep.child_process import die_with_parent, environment, last_lines, train_command
+from fastssl.sweep.estimate import print_estimate
 from fastssl.sweep.grid import Cell
 from fastssl.tracking.console import clock
-from fastssl.tracking.run_dir import LOCK, RunFolder, cannot_write, write_json
+from fastssl.tracking.run_dir import LOCK, cannot_write, write_json
 
-BOOK = "sweep.json"  # the cells of a sweep and how each ended; `fastssl report` reads it
 LOGS = "logs"
-POLL = 0.1  # seconds between looks at the running cells
-DONE = ("finished", "out of time")
+POLL = 0.1  # seconds between two looks at the running cells
 
 
 def run(
@@ -43,54 +40,32 @@ def run(
     only: str | None = None,
     out: str | Path | None = None,
 ) -> int:
-    """Train every cell that is not done; return 0, or the code of the first that failed."""
+    """Train every cell that is not done; return 0 or the exit code of the first that failed."""
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}", "type --jobs 1 or more")
     name, cells = grid.read(grid.find_sweep(str(file)))
     chosen = [cell for cell in cells if only is None or matches(cell.name, only)]
     if not chosen:
         raise ConfigError(
-            f"no cell of {name} matches {only!r}", f"the first is {cells[0].name!r}; --dry-run"
+            f"no cell of {name} matches {only!r}",
+            f"the first cell is {cells[0].name!r}; --dry-run prints all",
         )
     folder = Path(out) if out else Path("runs") / name
     if dry_run:
-        from fastssl.sweep.estimate import show
-
-        return show(name, chosen, folder, jobs)
+        print_estimate(name, chosen, folder, jobs)
+        return 0
     with claimed(folder):
         return Sweep(name, cells, folder, jobs).run(chosen)
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Tell whether a name holds the pattern, or matches it as the shell would."""
+    """Return True if a name contains the pattern or matches it as a shell pattern."""
     return pattern in name or fnmatch(name, pattern)
-
-
-def summary(folder: Path) -> dict[str, Any]:
-    """Return summary.json of a run, or {} where there is none that can be read."""
-    try:
-        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def done(folder: Path, cell: Cell) -> bool:
-    """Tell whether a cell has been trained to its end, with the keys it has now."""
-    run_folder = RunFolder(folder)
-    if summary(folder).get("status") not in DONE or not run_folder.started():
-        return False
-    try:
-        saved = flatten(run_folder.read_config())
-    except DataError:  # the process of the cell will say so
-        return False
-    wanted = flatten(cell.resolved.as_dict())
-    return all(saved.get(key) == wanted.get(key) for key in cell.keys)
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold a sweep's folder for the life of this process, or refuse."""
+    """Hold the lock of a sweep's folder; refuse a folder that is in use or not a sweep's."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         others = [entry.name for entry in folder.iterdir() if entry.name != LOCK]
@@ -102,9 +77,9 @@ def claimed(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
-                f"another sweep is at work in {folder}", "wait for it, or take another --out"
+                f"another sweep is using {folder}", "wait for it to end, or take another --out"
             ) from error
-        if others and not (folder / BOOK).is_file():
+        if others and not (folder / SWEEP_FILE).is_file():
             raise ConfigError(f"{folder} holds files, but no sweep", "take another --out")
         yield
 
@@ -120,164 +95,144 @@ class Job:
 
 
 class Sweep:
-    """The cells, how each ended, and the processes under way."""
+    """The cells, their exit codes, and the processes that are running."""
 
     def __init__(self, name: str, cells: list[Cell], folder: Path, jobs: int) -> None:
         self.name = name
         self.cells = cells
         self.folder = folder
         self.jobs = jobs
-        self.exits: dict[str, int] = {}  # of the cells that ended in this sweep
-        self.earlier = earlier_exits(folder)
+        self.earlier = earlier_exit_codes(folder)
+        self.exit_codes: dict[str, int] = {}  # of the cells that ended in this sweep
         self.running: list[Job] = []
-        self.told = 0  # the signal that asked to stop
-        self.started = 0
-        self.total = 0
+        self.stop_signal = 0  # the number of the signal that asked to stop
 
     def run(self, chosen: list[Cell]) -> int:
-        """Train what is not done, `jobs` at a time."""
-        waiting = [cell for cell in chosen if not done(self.folder / cell.name, cell)]
-        skipped = len(chosen) - len(waiting)
-        say(f"sweep {self.name}: {len(chosen)} cells, {skipped} done, output in {self.folder}")
-        self.total = len(waiting)
-        self.write_book()
+        """Train the cells that are not done, `jobs` at a time; return the exit code."""
+        waiting = [cell for cell in chosen if not is_done(self.folder / cell.name, cell)]
+        total, skipped = len(waiting), len(chosen) - len(waiting)
+        log(f"sweep {self.name}: {len(chosen)} cells, {skipped} done, output in {self.folder}")
+        self.write_sweep_file()
         with self.signals():
-            while (waiting and not self.told) or self.running:
-                while waiting and not self.told and len(self.running) < self.jobs:
-                    self.start(waiting.pop(0))
+            while (waiting and not self.stop_signal) or self.running:
+                while waiting and not self.stop_signal and len(self.running) < self.jobs:
+                    self.start(waiting.pop(0), f"[{total - len(waiting)}/{total}]")
                 time.sleep(POLL)
                 for job in [job for job in self.running if job.process.poll() is not None]:
                     self.running.remove(job)
                     self.end(job)
-        return self.close(chosen)
+        return self.finish(chosen)
 
     @contextmanager
     def signals(self) -> Iterator[None]:
         """Pass SIGTERM and SIGINT on to the running cells, which save and stop."""
 
-        def notice(number: int, frame: Any) -> None:
-            self.told = number
+        def pass_on(number: int, frame: Any) -> None:
+            self.stop_signal = number
             for job in self.running:
                 job.process.send_signal(number)
 
         old: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            old = {n: signal.signal(n, notice) for n in (signal.SIGTERM, signal.SIGINT)}
+            old = {n: signal.signal(n, pass_on) for n in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
             for number, handler in old.items():
                 signal.signal(number, handler)
 
-    def start(self, cell: Cell) -> None:
+    def start(self, cell: Cell, count: str) -> None:
         """Start the process of a cell; its output goes to logs/CELL.txt."""
         path = self.folder / cell.name
         self.wait_for_orphan(path)
-        if self.told:
+        if self.stop_signal:
             return
-        slot = next(n for n in range(self.jobs) if n not in [job.slot for job in self.running])
-        log = self.folder / LOGS / f"{cell.name}.txt"
-        log.parent.mkdir(exist_ok=True)
-        with open(log, "ab") as file:
+        slot = min(set(range(self.jobs)) - {job.slot for job in self.running})
+        text = self.log_file(cell.name)
+        text.parent.mkdir(exist_ok=True)
+        with open(text, "ab") as file:
             process = subprocess.Popen(
                 train_command(cell, path, self.jobs),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
                 env=environment(slot, self.jobs),
-                # Ctrl-C in a terminal reaches the whole group: a session of its own leaves the
-                # passing on to us, once.
+                # Ctrl-C in a terminal reaches the whole process group. In a session of its own
+                # a cell gets the signal once, from us.
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
-        self.started += 1
         self.running.append(Job(cell, slot, process, time.monotonic()))
-        say(f"[{self.started}/{self.total}] {cell.name}: begins, log in {log}")
-        if self.told:  # the signal came between the two lines above
-            process.send_signal(self.told)
+        log(f"{count} {cell.name}: begins, log in {text}")
+        if self.stop_signal:  # it arrived before the job was in the list
+            process.send_signal(self.stop_signal)
 
     def wait_for_orphan(self, path: Path) -> None:
-        """Wait until the run of a killed sweep has saved and let go of its folder."""
-        if locked(path):
-            say(f"{path.name}: its last process is still saving; waiting")
-        while locked(path) and not self.told:
+        """Wait until the process of a killed sweep has saved and released its run folder."""
+        if is_locked(path):
+            log(f"{path.name}: its last process is still saving; waiting")
+        while is_locked(path) and not self.stop_signal:
             time.sleep(POLL)
 
     def end(self, job: Job) -> None:
-        """Note how a cell ended and tell it in a line."""
+        """Record the exit code of a cell and print one line about it."""
         name, code = job.cell.name, job.process.returncode
-        code = code if code >= 0 else 128 - code
+        code = code if code >= 0 else 128 - code  # Popen returns -N for signal N
         spent = clock(time.monotonic() - job.began)
-        if self.told and code == 128 + self.told:
-            say(f"{name}: saved and stopped after {spent}")
+        if self.stop_signal and code == 128 + self.stop_signal:
+            log(f"{name}: saved and stopped after {spent}")
             return
-        self.exits[name] = code
-        self.write_book()
+        self.exit_codes[name] = code
+        self.write_sweep_file()
         if code == 0:
-            error = summary(self.folder / name).get("best_error")
+            error = read_summary(self.folder / name).get("best_error")
             tail = f", best error {error:.2f} %" if isinstance(error, float) else ""
-            say(f"{name}: done in {spent}{tail}")
+            log(f"{name}: done in {spent}{tail}")
             return
-        say(f"{name}: FAILED with exit {code} after {spent}")
-        for line in last_lines(self.folder / LOGS / f"{name}.txt", 2):
-            say(f"    {line}")
+        log(f"{name}: FAILED with exit {code} after {spent}")
+        for line in last_lines(self.log_file(name), 2):
+            log(f"    {line}")
 
-    def close(self, chosen: list[Cell]) -> int:
-        """Tell what failed and what to type next; return the exit code."""
-        failed = {name: code for name, code in self.exits.items() if code}
+    def finish(self, chosen: list[Cell]) -> int:
+        """Print what failed and the next command; return the exit code."""
+        failed = {name: code for name, code in self.exit_codes.items() if code}
         for name, code in failed.items():
-            say(f"failed: {name} (exit {code}), log in {self.folder / LOGS / f'{name}.txt'}")
-        if self.told:
-            say("interrupted and saved; the same line goes on with it")
-            return 128 + self.told
-        say(f"{len(chosen) - len(failed)} of {len(chosen)} cells are done")
-        say(f"next: fastssl report {self.folder} --out {self.folder / 'report.html'}")
+            log(f"failed: {name} (exit {code}), log in {self.log_file(name)}")
+        if self.stop_signal:
+            log("interrupted and saved; type the same command to continue")
+            return 128 + self.stop_signal
+        log(f"{len(chosen) - len(failed)} of {len(chosen)} cells are done")
+        log(f"next: fastssl report {self.folder} --out {self.folder / 'report.html'}")
         return next(iter(failed.values()), 0)
 
-    def write_book(self) -> None:
+    def log_file(self, name: str) -> Path:
+        """Return the file that holds the output of a cell's process."""
+        return self.folder / LOGS / f"{name}.txt"
+
+    def write_sweep_file(self) -> None:
         """Write the list of cells, so that a report knows which are missing and which failed."""
-        rows = [{"name": c.name, **task(c), "keys": c.keys, **self.ending(c)} for c in self.cells]
+        rows = []
+        for cell in self.cells:
+            config = cell.resolved.config
+            task = {"data": config.data, "labels": config.labels, "algorithm": config.algorithm}
+            code = self.exit_codes.get(cell.name, self.earlier.get(cell.name))
+            ending = {} if code is None else {"exit": code}
+            rows.append({"name": cell.name, **task, "keys": cell.keys, **ending})
         try:
-            write_json(self.folder / BOOK, {"name": self.name, "cells": rows})
+            write_json(self.folder / SWEEP_FILE, {"name": self.name, "cells": rows})
         except OSError as error:
-            raise cannot_write(self.folder / BOOK, error) from error
-
-    def ending(self, cell: Cell) -> dict[str, int]:
-        """Return the exit code of a cell, of this sweep or else of one before it."""
-        code = self.exits.get(cell.name, self.earlier.get(cell.name))
-        return {} if code is None else {"exit": code}
+            raise cannot_write(self.folder / SWEEP_FILE, error) from error
 
 
-def earlier_exits(folder: Path) -> dict[str, int]:
-    """Return how the cells ended that an earlier sweep in this folder has trained."""
+def earlier_exit_codes(folder: Path) -> dict[str, int]:
+    """Return the exit codes of the cells that an earlier sweep in this folder has trained."""
     try:
-        rows = json.loads((folder / BOOK).read_text(encoding="utf-8"))["cells"]
+        rows = read_json(folder / SWEEP_FILE)["cells"]
         return {str(row["name"]): int(row["exit"]) for row in rows if "exit" in row}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return {}  # none yet, or not readable: it is written anew
+    except (ValueError, TypeError, KeyError):
+        return {}  # there is none, or it is damaged and will be written anew
 
 
-def task(cell: Cell) -> dict[str, Any]:
-    """Return what a report sorts cells by."""
-    config = cell.resolved.config
-    return {"data": config.data, "labels": config.labels, "algorithm": config.algorithm}
-
-
-def train_command(cell: Cell, path: Path, jobs: int) -> list[str]:
-    """Return the line that trains a cell, as one would type it."""
-    line = [sys.executable, "-m", "fastssl", "train", cell.config, *train_overrides(cell, jobs)]
-    return [*line, "--out", str(path), "--resume"]
-
-
-def train_overrides(cell: Cell, jobs: int) -> list[str]:
-    """Return the keys of a cell, and its share of the cores where several train at a time."""
-    words = cell.words()
-    if jobs > 1 and "threads" not in cell.keys:
-        cores = len(os.sched_getaffinity(0))
-        words.append(f"threads={max(1, cores // jobs)}")  # no part of a run's identity
-    return words
-
-
-def say(line: str) -> None:
-    """Tell a line of progress."""
+def log(line: str) -> None:
+    """Print a line of progress to stderr."""
     print(line, file=sys.stderr, flush=True)

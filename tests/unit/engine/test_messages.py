@@ -108,6 +108,14 @@ def test_a_dry_run_compiles_as_the_run_would(data, monkeypatch):
     assert chosen == [0]
 
 
+def test_a_dry_run_prints_one_json_object_on_request(data, capsys):
+    resolved = load("digits", [*TINY, "steps=2"])
+    device = devices.choose(resolved.config)
+    assert launch.rehearse(resolved, device, SingleRank(), as_json=True) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["steps"] == 2 and 0 < printed["seconds_per_step"] < 60
+
+
 STARTS = ["data", "learn", "model", "device", "reader", "run"]
 
 

@@ -46,7 +46,7 @@ def test_irregular_tables_have_several_grids_excluded_and_named_cells(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("confg: digits\n", "unknown key confg (did you mean config?)"),
         ("config: digits\n", "holds no cell"),
@@ -61,11 +61,11 @@ def test_irregular_tables_have_several_grids_excluded_and_named_cells(tmp_path):
         ),
     ],
 )
-def test_mistakes_in_a_grid_are_told_before_anything_runs(tmp_path, text, words):
+def test_mistakes_in_a_grid_are_reported_before_anything_runs(tmp_path, text, message):
     path = write(tmp_path, text)
     with pytest.raises(ConfigError, match="\n  fix: ") as caught:
         grid.read(path)
-    assert words in caught.value.what
+    assert message in caught.value.what
 
 
 def test_a_name_can_not_leave_the_folder(tmp_path):

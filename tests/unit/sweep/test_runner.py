@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from fastssl.errors import ConfigError
-from fastssl.sweep import child_process, estimate, grid, runner
+from fastssl.sweep import cell_state, child_process, estimate, grid, runner
 from fastssl.tracking.run_dir import RunFolder
 
 # A stand-in for `fastssl train`: a folder with config.yaml and summary.json. It saves at SIGTERM,
-# goes on where it was, and fails where it is told to.
+# resumes where it was, and fails if its mode says so.
 TRAINER = """
 import fcntl, json, os, signal, sys, time
 from pathlib import Path
 
 folder, steps, mode = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-told = []
-signal.signal(signal.SIGTERM, lambda *a: told.append(15))
+stops = []
+signal.signal(signal.SIGTERM, lambda *a: stops.append(15))
 folder.mkdir(parents=True, exist_ok=True)
 lock = open(folder / ".lock", "a")
 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -32,28 +32,28 @@ with open(folder / "starts", "a") as file:
 if mode == "fail":
     print("error: no data\\n  fix: convert it", file=sys.stderr)
     sys.exit(3)
-while step < steps and not told:
+while step < steps and not stops:
     step += 1
     (folder / "alive").touch()
     if mode == "wait":
         end = time.monotonic() + 90  # a failed test leaves nothing behind
-        while not told and time.monotonic() < end:
+        while not stops and time.monotonic() < end:
             time.sleep(0.01)
-old.write_text(json.dumps({"status": "interrupted" if told else "finished", "steps": step,
+old.write_text(json.dumps({"status": "interrupted" if stops else "finished", "steps": step,
                            "best_error": 10.0, "seconds_per_step": 0.5}))
-sys.exit(143 if told else 0)
+sys.exit(143 if stops else 0)
 """
 
 
 @pytest.fixture
 def trainer(tmp_path, monkeypatch):
-    """Put the stand-in in place; the returned dict says how a cell behaves."""
+    """Put the stand-in in place; the returned dict holds the mode of each cell."""
     script = tmp_path / "trainer.py"
     script.write_text(TRAINER)
     modes: dict[str, str] = {}
 
     def command(cell, path, jobs):
-        text = "\n".join(f"{key}: {grid.spell(value)}" for key, value in cell.keys.items())
+        text = "\n".join(f"{key}: {grid.format_value(value)}" for key, value in cell.keys.items())
         mode = modes.get(cell.name, "go")
         return [sys.executable, str(script), str(path), "10", mode, text + "\n"]
 
@@ -71,7 +71,7 @@ def file(tmp_path):
     return str(path)
 
 
-def test_a_grid_is_the_product_of_its_lists_with_names_that_say_so(file):
+def test_a_grid_is_the_product_of_its_lists_and_names_its_cells_by_them(file):
     name, cells = grid.read(Path(file))
     assert name == "tiny"
     assert [cell.name for cell in cells][:3] == [
@@ -80,7 +80,7 @@ def test_a_grid_is_the_product_of_its_lists_with_names_that_say_so(file):
         "100-fixmatch-s0",
     ]
     assert len(cells) == 8
-    assert cells[0].words() == ["steps=10", "algorithm=fixmatch", "labels=40", "seed=0"]
+    assert cells[0].overrides() == ["steps=10", "algorithm=fixmatch", "labels=40", "seed=0"]
     assert cells[0].resolved.config.steps == 10
 
 
@@ -99,9 +99,9 @@ def test_a_failing_cell_stops_no_other_and_gives_its_exit_code(file, trainer, tm
     out = tmp_path / "out"
     assert runner.run(file, out=out) == 3
     assert len(list(out.glob("*/summary.json"))) == 7
-    told = capsys.readouterr().err
-    assert "failed: 40-fixmatch-s1 (exit 3)" in told
-    assert "fix: convert it" in told
+    printed = capsys.readouterr().err
+    assert "failed: 40-fixmatch-s1 (exit 3)" in printed
+    assert "fix: convert it" in printed
     book = json.loads((out / "sweep.json").read_text())
     exits = {row["name"]: row["exit"] for row in book["cells"]}
     assert exits.pop("40-fixmatch-s1") == 3
@@ -130,32 +130,32 @@ def test_a_cell_whose_keys_have_changed_is_not_done(file, trainer, tmp_path):
     out = tmp_path / "out"
     cell = grid.read(Path(file))[1][0]
     runner.run(file, out=out, only=cell.name)
-    assert runner.done(out / cell.name, cell)
+    assert cell_state.is_done(out / cell.name, cell)
     text = Path(file).read_text().replace("steps: 10", "steps: 20")
     Path(file).write_text(text)
-    assert not runner.done(out / cell.name, grid.read(Path(file))[1][0])
+    assert not cell_state.is_done(out / cell.name, grid.read(Path(file))[1][0])
 
 
-def test_a_signal_goes_on_to_the_cells_and_the_same_line_goes_on(file, trainer, tmp_path):
+def test_a_signal_is_passed_to_the_cells_and_the_same_command_resumes(file, trainer, tmp_path):
     trainer |= {cell.name: "wait" for cell in grid.read(Path(file))[1]}
     out = tmp_path / "out"
     # in a process of its own, as the signal would else meet pytest
     code = "; ".join(
         [
             "import sys, json",
-            "from fastssl import sweep, grid",
+            "from fastssl.sweep import runner",
             f"modes = json.loads({json.dumps(trainer)!r})",
-            "sweep.train_command = lambda c, p, j: [sys.executable, "
+            "runner.train_command = lambda c, p, j: [sys.executable, "
             f"{str(tmp_path / 'trainer.py')!r}, str(p), '10', modes[c.name], 'steps: 10']",
-            f"sys.exit(sweep.run({file!r}, jobs=2, out={str(out)!r}))",
+            f"sys.exit(runner.run({file!r}, jobs=2, out={str(out)!r}))",
         ]
     )
     for kill in (signal.SIGTERM, signal.SIGKILL):
         process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
         first = out / "40-fixmatch-s0"
-        wait_for(lambda first=first: (first / "alive").exists() and child_process.locked(first))
+        wait_for(lambda first=first: (first / "alive").exists() and cell_state.is_locked(first))
         if kill == signal.SIGTERM:
-            with pytest.raises(ConfigError, match="another sweep is at work"):
+            with pytest.raises(ConfigError, match="another sweep is using"):
                 runner.run(file, out=out)
         process.send_signal(kill)
         process.communicate(timeout=60)
@@ -163,7 +163,7 @@ def test_a_signal_goes_on_to_the_cells_and_the_same_line_goes_on(file, trainer, 
         (first / "alive").unlink()
     trainer.clear()
     assert runner.run(file, jobs=2, out=out) == 0, "the orphans are waited for"
-    assert (first / "starts").read_text().split() == ["0", "1", "2"], "it did not go on"
+    assert (first / "starts").read_text().split() == ["0", "1", "2"], "it did not resume"
     assert len(list(out.glob("*/summary.json"))) == 8
 
 
@@ -194,20 +194,20 @@ def test_a_dry_run_prints_the_cells_and_an_estimate(file, trainer, tmp_path, cap
     tried = []
     monkeypatch.setattr(
         estimate,
-        "rehearse",
+        "measure_step",
         lambda cell, jobs: tried.append(cell.name) or estimate.NO_DATA,
     )
     assert runner.run(file, out=out, dry_run=True) == 0
-    told = capsys.readouterr().out
-    assert "40-fixmatch-s0" in told and "done" in told
+    printed = capsys.readouterr().out
+    assert "40-fixmatch-s0" in printed and "done" in printed
     # three fixmatch cells of ten steps at the half second of the one that ran
-    assert "8 cells, 7 to train, about 0:15" in told
-    assert tried == ["40-flexmatch-s0"], "one try a configuration whose data are not here"
-    assert "the time of 4 cells is not known" in told
+    assert "8 cells, 7 to train, about 0:15" in printed
+    assert tried == ["40-flexmatch-s0"], "one attempt for a configuration without data"
+    assert "the time of 4 cells is not known" in printed
     assert not (out / "40-flexmatch-s0").exists()
 
 
-def test_a_try_has_the_threads_of_a_run_and_tells_why_it_failed(
+def test_a_measurement_has_the_threads_of_a_run_and_reports_why_it_failed(
     file, monkeypatch, tmp_path, capsys
 ):
     ends = {
@@ -218,16 +218,26 @@ def test_a_try_has_the_threads_of_a_run_and_tells_why_it_failed(
 
     def run(line, **options):
         lines.append(line)
-        code, told = next(end for name, end in ends.items() if f"algorithm={name}" in line)
-        return subprocess.CompletedProcess(line, code, "", told)
+        code, printed = next(end for name, end in ends.items() if f"algorithm={name}" in line)
+        return subprocess.CompletedProcess(line, code, "", printed)
 
     monkeypatch.setattr(estimate.subprocess, "run", run)
-    monkeypatch.setattr(runner.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(child_process.os, "sched_getaffinity", lambda pid: set(range(8)))
     assert runner.run(file, out=tmp_path / "out", dry_run=True, jobs=4) == 0
     assert len(lines) == 2 and all("threads=2" in line for line in lines)
-    told = capsys.readouterr().out
-    assert "the time of 4 cells is not known: MemoryError: too much" in told
-    assert "the time of 4 cells is not known: their data are not here" in told
+    printed = capsys.readouterr().out
+    assert "the time of 4 cells is not known: MemoryError: too much" in printed
+    assert "the time of 4 cells is not known: their data set is not converted" in printed
+
+
+def test_the_time_of_a_step_is_read_from_json_at_full_precision(file, monkeypatch):
+    def run(line, **options):
+        assert line[-2:] == ["--dry-run", "--json"]
+        printed = '{"seconds_per_step": 0.00123456, "steps": 10}\n'
+        return subprocess.CompletedProcess(line, 0, printed, "dry run: 99 ms a step\n")
+
+    monkeypatch.setattr(estimate.subprocess, "run", run)
+    assert estimate.measure_step(grid.read(Path(file))[1][0], 1) == 0.00123456
 
 
 def test_ratio_and_the_settings_of_the_algorithm_decide_the_time_of_a_step(tmp_path):
@@ -237,11 +247,11 @@ def test_ratio_and_the_settings_of_the_algorithm_decide_the_time_of_a_step(tmp_p
         "algo.forward: [together, split], seed: [0, 1]}\n"
     )
     cells = grid.read(path)[1]
-    assert (len(cells), len({estimate.kind(cell) for cell in cells})) == (8, 4)
+    assert (len(cells), len({estimate.kind_of(cell) for cell in cells})) == (8, 4)
 
 
-def test_a_lock_is_looked_at_without_the_right_to_write(tmp_path, monkeypatch):
-    assert not child_process.locked(tmp_path)
+def test_a_lock_is_checked_without_permission_to_write(tmp_path, monkeypatch):
+    assert not cell_state.is_locked(tmp_path)
     (tmp_path / ".lock").touch()
     modes = []
 
@@ -251,24 +261,24 @@ def test_a_lock_is_looked_at_without_the_right_to_write(tmp_path, monkeypatch):
             raise PermissionError(mode)
         return open(path, mode, **options)
 
-    monkeypatch.setattr(child_process, "open", open_, raising=False)
-    assert not child_process.locked(tmp_path)
+    monkeypatch.setattr(cell_state, "open", open_, raising=False)
+    assert not cell_state.is_locked(tmp_path)
     with open(tmp_path / ".lock", "a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert child_process.locked(tmp_path)
+        assert cell_state.is_locked(tmp_path)
     assert modes
 
     def refuse(path, mode="r", **options):
         raise PermissionError(mode)
 
-    monkeypatch.setattr(child_process, "open", refuse)
-    assert not child_process.locked(tmp_path)
+    monkeypatch.setattr(cell_state, "open", refuse)
+    assert not cell_state.is_locked(tmp_path)
 
 
 def test_several_jobs_share_cores_and_gpus(file, monkeypatch):
     cell = grid.read(Path(file))[1][0]
-    one, two = runner.train_command(cell, Path("a"), 1), runner.train_command(cell, Path("a"), 1000)
-    assert not any(word.startswith("threads=") for word in one)
+    one, two = (child_process.train_command(cell, Path("a"), jobs) for jobs in (1, 1000))
+    assert not any(text.startswith("threads=") for text in one)
     assert "threads=1" in two and two[-3:] == ["--out", "a", "--resume"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     seen = [child_process.environment(slot, 3)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
@@ -281,7 +291,7 @@ def test_neither_sweep_nor_report_needs_torch():
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ)).returncode == 0
 
 
-def test_a_run_that_died_before_it_began_can_be_begun_again(tmp_path):
+def test_a_run_that_died_before_it_began_can_start_again(tmp_path):
     folder = RunFolder(tmp_path / "cell")
     folder.claim(resume=True)
     folder.release()

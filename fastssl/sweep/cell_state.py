@@ -1,0 +1,55 @@
+"""The state of a cell on disk: its summary, whether it is trained, and whether it is running."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+from fastssl.config.resolve import flatten
+from fastssl.errors import DataError
+from fastssl.sweep.grid import Cell
+from fastssl.tracking.run_dir import LOCK, RunFolder
+
+SWEEP_FILE = "sweep.json"  # the cells of a sweep and their exit codes; `fastssl report` reads it
+COMPLETE = ("finished", "out of time")  # the `status` of a run that needs no more training
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, or {} if there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return summary.json of a run, or {} if there is none that can be read."""
+    return read_json(folder / "summary.json")
+
+
+def is_done(folder: Path, cell: Cell) -> bool:
+    """Return True if a cell has been trained to its end with the keys it has now."""
+    run_folder = RunFolder(folder)
+    if read_summary(folder).get("status") not in COMPLETE or not run_folder.started():
+        return False
+    try:
+        saved = flatten(run_folder.read_config())
+    except DataError:  # the cell's own process reports it
+        return False
+    wanted = flatten(cell.resolved.as_dict())
+    return all(saved.get(key) == wanted.get(key) for key in cell.keys)
+
+
+def is_locked(folder: Path) -> bool:
+    """Return True if a process is writing a run folder now. Needs no permission to write."""
+    try:
+        with open(folder / LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock file, or we may not read it
+        return False
+    return False
