@@ -103,7 +103,7 @@ def label(run: Place, store: Place, out: Place, **options: Any) -> dict[str, Any
     >>> done["out"], done["written"] == done["pictures"]
     ('pseudo.csv', True)
     """
-    from fastssl.inference.pseudo_label import label as run_label
+    from fastssl.inference.label import label as run_label
 
     return run_label(Path(run), os.fspath(store), Path(out), **options)
 

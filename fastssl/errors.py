@@ -1,5 +1,45 @@
-"""The errors of both packages under one name."""
+"""The errors of both packages under one name, and what turns an OSError into one of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from pipelines.errors import ConfigError, DataError, DivergedError, ResourceError, UserError
 
-__all__ = ["ConfigError", "DataError", "DivergedError", "ResourceError", "UserError"]
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "DivergedError",
+    "ResourceError",
+    "UserError",
+    "cannot_write",
+    "system_error",
+    "writing",
+]
+
+FREE = "free space or permissions there"
+AGAIN = f"{FREE}, then type the same line again"
+RESUME = f"{FREE}, then add --resume; or take another --out"  # for the files of a run folder
+
+
+def cannot_write(path: Path, error: OSError, fix: str = RESUME) -> ResourceError:
+    """Return the error for a file or folder that can't be written."""
+    return ResourceError(f"{path} can't be written: {error.strerror or error}", fix)
+
+
+@contextmanager
+def writing(path: Path, fix: str = AGAIN) -> Iterator[None]:
+    """Turn an OSError of the block into a ResourceError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error, fix) from error
+
+
+def system_error(error: OSError, path: Path | None = None) -> ResourceError:
+    """Return the error for any other refused system call; `path` if the error names no file."""
+    where = os.fsdecode(error.filename) if error.filename is not None else path
+    return ResourceError(f"{where or 'a file'} can't be used: {error.strerror or error}", AGAIN)

@@ -240,9 +240,9 @@ def tell_of_system(error: OSError) -> int:
     """Say in two lines what the system refused; return the exit code."""
     from contextlib import suppress
 
-    from fastssl.tracking.run_dir import refused
+    from fastssl.errors import system_error
 
-    told = refused(error)
+    told = system_error(error)
     with suppress(OSError, ValueError):
         print(f"error: {told}", file=sys.stderr)
     with suppress(OSError, ValueError):  # what stdout still holds would fail again at the end

@@ -95,14 +95,14 @@ def data_folder() -> dict[str, Any]:
 
 def self_test() -> list[dict[str, Any]]:
     """Convert, train, judge and predict with the digits in a folder of its own; about 10 s."""
-    import fastssl
+    from fastssl import api
 
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="fastssl-doctor-") as folder:
         place = Path(folder)
 
         def convert() -> str:
-            store = fastssl.convert("digits", place / "digits", progress=False)
+            store = api.convert("digits", place / "digits", progress=False)
             return f"{store.splits['train'].count:,} images, {' and '.join(store.formats)}"
 
         def train() -> str:
@@ -112,16 +112,16 @@ def self_test() -> list[dict[str, Any]]:
                 redirect_stdout(nowhere),
                 redirect_stderr(nowhere),
             ):
-                done = fastssl.train("digits", store=str(place / "digits"), out=place / "r", **TINY)
+                done = api.train("digits", store=str(place / "digits"), out=place / "r", **TINY)
             return f"{done['steps']} steps, {done['images_per_s']:,.0f} images/s"
 
         def judge() -> str:
-            return f"{fastssl.evaluate(place / 'r')['error']:.1f} % error, after so few steps"
+            return f"{api.evaluate(place / 'r')['error']:.1f} % error, after so few steps"
 
         def predict() -> str:
             import numpy as np
 
-            pseudo_label = fastssl.load(place / "r").predict(np.zeros((16, 16, 3), np.uint8))
+            pseudo_label = api.load(place / "r").predict(np.zeros((16, 16, 3), np.uint8))
             return f"a black picture is {pseudo_label.label!r}"  # type: ignore[union-attr]
 
         for step in (convert, train, judge, predict):

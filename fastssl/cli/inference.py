@@ -96,7 +96,7 @@ def label(
     as_json: Json = False,
 ) -> None:
     """Write pseudo-labels of unlabelled pictures, to look through and convert again."""
-    from fastssl.inference.pseudo_label import label as work
+    from fastssl.inference.label import label as work
     from fastssl.tracking.tables import show
 
     done = work(

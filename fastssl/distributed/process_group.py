@@ -20,8 +20,7 @@ import torch
 from torch import nn
 
 from fastssl.distributed.collectives import Ranks, SingleRank, TorchRanks
-from fastssl.errors import ConfigError, ResourceError, UserError
-from fastssl.tracking.run_dir import refused
+from fastssl.errors import ConfigError, ResourceError, UserError, system_error
 
 TIMEOUT = timedelta(minutes=10)  # a rank that hears nothing for so long gives up
 FAILURE = "fastssl/failure"  # key under which the rank that fails first tells why
@@ -77,7 +76,7 @@ class Group:
         text = str(error).lower()
         if self.ranks.world == 1 or not any(word in text for word in LOST):
             if isinstance(error, OSError) and error.errno is not None:
-                return self.ranks.rank, refused(error)
+                return self.ranks.rank, system_error(error)
             first = str(error).splitlines()[0] if str(error) else ""
             failure = UserError(f"{type(error).__name__}: {first}", "this is a bug: report it")
             failure.exit_code = 1

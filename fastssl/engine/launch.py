@@ -21,12 +21,13 @@ from fastssl.engine.build_data import find_store
 from fastssl.engine.loop import TIME_UP, Training, restore
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
-from fastssl.engine.summary import end_lines, summarize
-from fastssl.errors import ConfigError, DataError, ResourceError, UserError
+from fastssl.engine.summary import end_lines, start_lines, summarize
+from fastssl.engine.view_sheet import make_sheet
+from fastssl.errors import ConfigError, DataError, ResourceError, UserError, cannot_write
 from fastssl.tracking import environment, tensorboard
-from fastssl.tracking.console import Display, start_lines
+from fastssl.tracking.console import Display
 from fastssl.tracking.metrics import Record, read_metrics
-from fastssl.tracking.run_dir import RunFolder, cannot_write, write_atomic, write_json
+from fastssl.tracking.run_dir import RunFolder, write_atomic, write_json
 
 # What may change between a run and its continuation without changing its numbers.
 FREE = {"max_time", "threads", "loader_threads", "device", "reader", "tensorboard", "store"}
@@ -163,7 +164,9 @@ def travel(run: Run, trip: TrainingProgress, folder: RunFolder, display: Display
     try:
         training = Training(run, trip, display, record, writer)
         if record and config.tensorboard and not trip.step:
-            tensorboard.begin(record, run.resolved)
+            record.guarded(
+                "TensorBoard", lambda: tensorboard.log_views(record, make_sheet(run.resolved))
+            )
         display.begin(trip.step)
         with Stop(tells=run.ranks.rank == 0) as stop:
             told = training.travel(stop)

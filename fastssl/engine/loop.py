@@ -201,7 +201,7 @@ class Training:
         line["seconds"] = self.trip.seconds
         if self.record:
             self.record.metrics("train", self.trip.step, line)
-        self.display.logged(self.trip, line)
+        self.display.logged(self.trip.step, line)
 
     def evaluate(self) -> bool:
         """Judge the averaged weights; return whether they are the best so far."""
@@ -216,7 +216,7 @@ class Training:
             tables = {name: table.tolist() for name, table in self.out.tables.items()}
             self.record.metrics("eval", self.trip.step, {**figures, "tables": tables})
         self.figures = figures
-        self.display.evaluated(self.trip, figures)
+        self.display.evaluated(self.trip.step, figures)
         return improved
 
     def judge(self, part: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""summary.json and the table at the end of a run."""
+"""The lines at the start of a run, the table at its end, and summary.json."""
 
 from __future__ import annotations
 
@@ -40,6 +40,26 @@ def summarize(
         "data_wait": round(trip.data_wait, 5),
         **({"fp16_skipped": int(run.scaler.state["skipped"])} if run.scaler.enabled else {}),
     }
+
+
+def start_lines(run: Run, out: str, step: int) -> list[str]:
+    """Return the six lines that say what will run."""
+    config = run.resolved.config
+    split, store = run.split, run.store
+    held = f", {len(split.validation):,} held out" if len(split.validation) else ""
+    parameters = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
+    unlabeled = config.batch * (config.ratio or run.algorithm.ratio) * run.algorithm.unlabeled
+    ranks = f", {run.ranks.world} ranks" if run.ranks.world > 1 else ""
+    return [
+        f"data    {store.name}: {len(split.labeled):,} labelled, {len(split.unlabeled):,} "
+        f"unlabelled{held}, {store.splits['test'].count:,} to test, {store.classes} classes",
+        f"learn   {run.algorithm.summary}",
+        f"model   {config.model}, {parameters:,} parameters, views of {run.size[0]}x{run.size[1]}",
+        f"device  {run.device}, compile {config.compile}{ranks}",
+        f"reader  {run.loader.choice}",
+        f"run     {out}: steps {step + 1:,} to {config.steps:,}, {config.batch} labelled and "
+        f"{unlabeled} unlabelled images each",
+    ]
 
 
 def end_lines(summary: dict[str, Any], path: Path) -> list[str]:

@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.engine.build_data import find_store, view_recipes
-from fastssl.errors import ConfigError
-from fastssl.tracking.run_dir import refused, write_atomic
+from fastssl.errors import ConfigError, writing
+from fastssl.tracking.run_dir import write_atomic
 from pipelines.store.records import Stored
 from pipelines.views import apply, draw, names
 
@@ -31,11 +31,9 @@ def write_sheet(resolved: ResolvedConfig, out: Path) -> str:
         raise ConfigError(f"views cannot be drawn as {out.name}", "end its name in .png")
     file = io.BytesIO()
     make_sheet(resolved).save(file, "PNG")
-    try:
+    with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, file.getvalue())
-    except OSError as error:
-        raise refused(error, out) from error
     return f"{out}: images of {resolved.config.data}, original | weak | strong x {STRONG}"
 
 

@@ -6,18 +6,15 @@ import base64
 import html
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from fastssl.errors import ConfigError
-from fastssl.tracking.run_dir import refused, write_atomic
+from fastssl.errors import ConfigError, writing
+from fastssl.inference.pseudo_label import PseudoLabels
+from fastssl.tracking.run_dir import write_atomic
 from pipelines.store.index import escape
-
-if TYPE_CHECKING:
-    from fastssl.inference.pseudo_label import PseudoLabels
 
 EACH = 8  # pictures at either end
 CELL = 96
@@ -42,7 +39,7 @@ def write_sheet(pseudo_labels: PseudoLabels, out: Path) -> None:
     """Write the sheet as HTML or PNG, by the ending of the name."""
     if out.suffix.lower() not in (".html", ".png"):
         raise ConfigError(f"a contact sheet cannot be {out.name}", "end its name in .html or .png")
-    try:
+    with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix.lower() == ".png":
             file = io.BytesIO()
@@ -50,8 +47,6 @@ def write_sheet(pseudo_labels: PseudoLabels, out: Path) -> None:
             write_atomic(out, file.getvalue())
         else:
             write_atomic(out, page(pseudo_labels).encode())
-    except OSError as error:
-        raise refused(error, out) from error
 
 
 def ends(

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastssl.errors import ConfigError, ResourceError, UserError
+from fastssl.errors import ConfigError, ResourceError, UserError, writing
 from fastssl.inference.predictor import Predictor
-from fastssl.tracking.run_dir import cannot_write, sync
+from fastssl.tracking.run_dir import sync
 from fastssl.version import __version__
 
 OPSET = 20
@@ -44,7 +44,7 @@ def export(run: Path, file: Path, checkpoint: str = "best") -> dict[str, Any]:
     """Write a run's model to a file; return its format, size and largest difference."""
     check_name(file)
     model = Predictor(run, checkpoint, device="cpu")
-    try:
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=".export-") as folder:
             made = Path(folder) / file.name
@@ -53,8 +53,6 @@ def export(run: Path, file: Path, checkpoint: str = "best") -> dict[str, Any]:
             for part in sorted(Path(folder).iterdir()):
                 os.replace(part, file.parent / part.name)
         sync(file.parent)
-    except OSError as error:
-        raise cannot_write(file, error) from error
     return {
         "file": str(file),
         "format": file.suffix[1:],

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastssl.errors import ConfigError
+from fastssl.errors import ConfigError, writing
 from fastssl.report.cells import group
 from fastssl.report.content import Content, build
 from fastssl.report.formats import as_csv, as_json, as_markdown
 from fastssl.report.load import read_all
 from fastssl.report.page import as_html
-from fastssl.tracking.run_dir import cannot_write, write_atomic
+from fastssl.tracking.run_dir import write_atomic
 
 FORMATS = {"html": as_html, "md": as_markdown, "csv": as_csv, "json": as_json}
 
@@ -27,11 +27,9 @@ def write(runs: list[Path], out: Path, format: str | None = None) -> str:
         raise ConfigError(f"{out} is a folder", f"type --out {out / f'report.{kind}'}")
     content = make([Path(run) for run in runs], out)
     text = FORMATS[kind](content)
-    try:
+    with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, text.encode())
-    except OSError as error:
-        raise cannot_write(out, error) from error
     count = len(content.found.runs)
     told = f"{out}: {count} run{'s' * (count != 1)} in {len(content.cells)} cells"
     return f"{told}, {len(content.notes)} notes" if content.notes else told

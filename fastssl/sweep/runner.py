@@ -19,14 +19,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from fastssl.errors import ConfigError
+from fastssl.errors import ConfigError, cannot_write
 from fastssl.sweep import grid
 from fastssl.sweep.cell_state import SWEEP_FILE, is_done, is_locked, read_json, read_summary
 from fastssl.sweep.child_process import die_with_parent, environment, last_lines, train_command
 from fastssl.sweep.estimate import print_estimate
 from fastssl.sweep.grid import Cell
 from fastssl.tracking.console import clock
-from fastssl.tracking.run_dir import LOCK, cannot_write, write_json
+from fastssl.tracking.run_dir import LOCK, write_json
 
 LOGS = "logs"
 POLL = 0.1  # seconds between two looks at the running cells

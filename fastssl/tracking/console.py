@@ -6,11 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from fastssl.engine.build import Run
-    from fastssl.engine.progress import TrainingProgress
+from typing import Any
 
 
 class Display:
@@ -72,7 +68,7 @@ class Display:
         if self._bar:
             self._bar.update(self._task, completed=step)
 
-    def logged(self, trip: TrainingProgress, line: dict[str, Any]) -> None:
+    def logged(self, step: int, line: dict[str, Any]) -> None:
         """Tell the metrics of a log step."""
         words = [f"loss {line['loss']:.4f}"]
         if "trusted" in line:
@@ -80,20 +76,20 @@ class Display:
         if line.get("fp16_skipped"):
             words.append(f"fp16 skipped {line['fp16_skipped']:,}")
         words += [self.top1] if self.top1 else []
-        words.append(f"{trip.images_per_s:,.0f} images/s")
-        words.append(f"wait {100 * trip.data_wait:.1f} %")
-        words.append(f"left {self.left(trip.step)}")
+        words.append(f"{line['speed/images_per_s']:,.0f} images/s")
+        words.append(f"wait {100 * line['speed/data_wait']:.1f} %")
+        words.append(f"left {self.left(step)}")
         text = "  ".join(words)
-        self.log(f"step {trip.step}/{self.steps}  {text}")
+        self.log(f"step {step}/{self.steps}  {text}")
         if self._bar:
             self._bar.update(self._task, description=text)
         elif not self.quiet:
-            tell(f"step {trip.step}/{self.steps}  {text}")
+            tell(f"step {step}/{self.steps}  {text}")
 
-    def evaluated(self, trip: TrainingProgress, figures: dict[str, Any]) -> None:
+    def evaluated(self, step: int, figures: dict[str, Any]) -> None:
         """Remember the accuracy for the lines to come."""
         self.top1 = f"top-1 {100 - figures['error']:.2f} %"
-        self.log(f"step {trip.step} evaluated: error {figures['error']:.2f} %")
+        self.log(f"step {step} evaluated: error {figures['error']:.2f} %")
 
     def left(self, step: int) -> str:
         """Return the time left, by the pace since the start of this process."""
@@ -119,23 +115,3 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def start_lines(run: Run, out: str, step: int) -> list[str]:
-    """Return the six lines that say what will run."""
-    config = run.resolved.config
-    split, store = run.split, run.store
-    held = f", {len(split.validation):,} held out" if len(split.validation) else ""
-    parameters = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
-    unlabeled = config.batch * (config.ratio or run.algorithm.ratio) * run.algorithm.unlabeled
-    ranks = f", {run.ranks.world} ranks" if run.ranks.world > 1 else ""
-    return [
-        f"data    {store.name}: {len(split.labeled):,} labelled, {len(split.unlabeled):,} "
-        f"unlabelled{held}, {store.splits['test'].count:,} to test, {store.classes} classes",
-        f"learn   {run.algorithm.summary}",
-        f"model   {config.model}, {parameters:,} parameters, views of {run.size[0]}x{run.size[1]}",
-        f"device  {run.device}, compile {config.compile}{ranks}",
-        f"reader  {run.loader.choice}",
-        f"run     {out}: steps {step + 1:,} to {config.steps:,}, {config.batch} labelled and "
-        f"{unlabeled} unlabelled images each",
-    ]

@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fastssl.tracking.run_dir import RunFolder, cannot_write, write_atomic
+from fastssl.errors import cannot_write
+from fastssl.tracking.run_dir import RunFolder, write_atomic
 
 
 class Record:

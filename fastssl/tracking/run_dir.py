@@ -13,10 +13,9 @@ from typing import IO, Any
 
 import yaml
 
-from fastssl.errors import ConfigError, DataError, ResourceError
+from fastssl.errors import ConfigError, DataError, ResourceError, cannot_write, system_error
 
 LOCK = ".lock"
-FREE, AGAIN = "free space or permissions there", "type the same line again"
 EARLY = {"environment.json", ".environment.json.new", ".config.yaml.new"}
 
 
@@ -121,22 +120,6 @@ class RunFolder:
         return found
 
 
-def cannot_write(path: Path, error: OSError) -> ResourceError:
-    """Return the error for a folder or file of a run that can't be written."""
-    return ResourceError(
-        f"{path} can't be written: {error.strerror or error}",
-        f"{FREE}, then add --resume; or take another --out",
-    )
-
-
-def refused(error: OSError, path: Path | None = None) -> ResourceError:
-    """Return the error for whatever else the system refused; `path` where it names no file."""
-    where = os.fsdecode(error.filename) if error.filename is not None else path
-    return ResourceError(
-        f"{where or 'a file'} can't be used: {error.strerror or error}", f"{FREE}, then {AGAIN}"
-    )
-
-
 def write_atomic(path: Path, data: bytes | memoryview) -> None:
     """Write a file so that it is there whole or not at all, even after a power cut."""
     new = path.with_name(f".{path.name}.new")
@@ -178,7 +161,7 @@ def open_atomic(path: Path) -> Iterator[IO[str]]:
                 new.unlink(missing_ok=True)
         own = isinstance(error, OSError) and error.filename in (None, str(new))
         if isinstance(error, OSError) and own and not isinstance(error, BrokenPipeError):
-            raise refused(OSError(error.errno, error.strerror), path) from error
+            raise system_error(OSError(error.errno, error.strerror), path) from error
         raise
 
 

@@ -5,26 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from torch import Tensor
 
 from fastssl.config.resolve import ResolvedConfig, flatten
-from fastssl.engine.evaluation import confusion
 from fastssl.tracking.metrics import Record
 
 SHOWN = 100  # classes of a confusion matrix that can still be seen
 SIDE = 400  # pixels of its picture
 
 
-def begin(record: Record, resolved: ResolvedConfig) -> None:
+def log_views(record: Record, sheet: Image.Image) -> None:
     """Show weak and strong views of some images, as `fastssl views` draws them."""
-    from fastssl.engine.view_sheet import make_sheet
-
-    record.guarded(
-        "TensorBoard",
-        lambda: record.board(
-            "add_image", "views", np.asarray(make_sheet(resolved)), 0, dataformats="HWC"
-        ),
-    )
+    record.board("add_image", "views", np.asarray(sheet), 0, dataformats="HWC")
 
 
 def evaluated(record: Record, logits: Tensor, labels: Tensor, step: int) -> None:
@@ -33,10 +26,14 @@ def evaluated(record: Record, logits: Tensor, labels: Tensor, step: int) -> None
     classes = logits.shape[1]
     if classes > SHOWN:
         return
-    counts = confusion(labels.cpu().numpy(), logits.argmax(dim=1).cpu().numpy(), classes)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    picture = np.kron(1 - shares, np.ones((SIDE // classes, SIDE // classes)))
-    record.board("add_image", "eval/confusion", picture.astype(np.float32), step, dataformats="HW")
+    from sklearn.metrics import confusion_matrix
+
+    predicted = logits.argmax(dim=1).cpu().numpy()
+    shares = confusion_matrix(
+        labels.cpu().numpy(), predicted, labels=range(classes), normalize="true"
+    )
+    image = np.kron(1 - shares, np.ones((SIDE // classes, SIDE // classes)))
+    record.board("add_image", "eval/confusion", image.astype(np.float32), step, dataformats="HW")
 
 
 def end(record: Record, resolved: ResolvedConfig, summary: dict[str, Any]) -> None:

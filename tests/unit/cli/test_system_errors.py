@@ -11,7 +11,7 @@ import pytest
 from fastssl.cli import command
 from fastssl.distributed.process_group import join
 from fastssl.errors import DataError, ResourceError
-from fastssl.inference import contact_sheet, pseudo_label
+from fastssl.inference import contact_sheet, label, pseudo_label
 from fastssl.inference.prediction_files import predict
 from fastssl.inference.predictor import Predictor
 from fastssl.tracking.metrics import trim
@@ -122,9 +122,9 @@ def test_labels_and_sheets_that_do_not_fit_leave_the_old_files(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ResourceError, match=r"pseudo\.csv can't be used: No space left"):
-        pseudo_label.write(pseudo_labels, pseudo_labels.trusted, files[0], False)
+        label.write(pseudo_labels, pseudo_labels.trusted, files[0], False)
     for file in files[1:]:
-        with pytest.raises(ResourceError, match=f"{file.name} can't be used: No space left"):
+        with pytest.raises(ResourceError, match=f"{file.name} can't be written: No space left"):
             contact_sheet.write_sheet(pseudo_labels, file)
     assert all(file.read_text() == "old\n" for file in files)
     assert sorted(tmp_path.iterdir()) == sorted(files)

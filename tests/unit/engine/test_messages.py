@@ -75,8 +75,9 @@ def test_steps_that_fp16_skipped_are_told():
     lines = []
     display = Display(10, True)
     display.keep(lines.append)
-    display.logged(TrainingProgress(step=5), {"loss": 1.0, "fp16_skipped": 0})
-    display.logged(TrainingProgress(step=6), {"loss": 1.0, "fp16_skipped": 3})
+    line = {"loss": 1.0, "speed/images_per_s": 9.0, "speed/data_wait": 0.0}
+    display.logged(5, {**line, "fp16_skipped": 0})
+    display.logged(6, {**line, "fp16_skipped": 3})
     assert "fp16" not in lines[0] and "fp16 skipped 3" in lines[1]
     for skipped in (0, 3):
         told = summary.summarize(run_of(skipped), TrainingProgress(), {}, "finished")

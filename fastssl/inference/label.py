@@ -1,0 +1,104 @@
+"""The verb `label`: pseudo-labels of the unlabelled pictures, for a person to look through.
+
+The file has the columns path, label, confidence, threshold, trusted and goes back through
+`fastssl convert FOLDER OUT --labels FILE`, which reads the first two. `threshold` is the one of
+the picture's class: that of the curriculum at the checkpoint where the algorithm has one, else
+the algorithm's own, else 0.95. `trusted` says whether the confidence reaches it; a picture whose
+label was given by the user is `given`.
+"""
+
+from __future__ import annotations
+
+import csv
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastssl.errors import ConfigError
+from fastssl.inference.contact_sheet import write_sheet
+from fastssl.inference.prediction_files import open_out
+from fastssl.inference.predictor import Predictor
+from fastssl.inference.pseudo_label import PseudoLabels, pseudo_label
+from pipelines.store.store import ensure_store
+
+HEADER = ["path", "label", "confidence", "threshold", "trusted"]
+
+
+def label(
+    run: Path,
+    store: str,
+    out: Path,
+    *,
+    checkpoint: str = "best",
+    sheet: Path | None = None,
+    min_confidence: float = 0.0,
+    trusted_only: bool = False,
+    given: bool = False,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Write pseudo-labels and, if asked for, a contact sheet; return counts and files."""
+    if not 0 <= min_confidence <= 1:
+        raise ConfigError(f"min_confidence is {min_confidence}", "give a number from 0 to 1")
+    model = Predictor(run, checkpoint, device)
+    pseudo_labels = pseudo_label(model, ensure_store(store))
+    kept = pseudo_labels.confidence >= min_confidence
+    if trusted_only:
+        kept &= pseudo_labels.trusted
+    written = write(pseudo_labels, kept, out, given)
+    if sheet is not None:
+        write_sheet(pseudo_labels, sheet)
+    return {
+        "out": str(out),
+        "sheet": str(sheet) if sheet else None,
+        "pictures": len(pseudo_labels.places),
+        "trusted": int(pseudo_labels.trusted.sum()),
+        "written": written,
+        "classes": summary(pseudo_labels),
+    }
+
+
+def write(pseudo_labels: PseudoLabels, kept: npt.NDArray[np.bool_], out: Path, given: bool) -> int:
+    """Write the lines, the surest first within each class; return how many."""
+    paths = pseudo_labels.store.source_paths("train")
+    order = np.lexsort((pseudo_labels.places, -pseudo_labels.confidence, pseudo_labels.label))
+    rows = [
+        [
+            paths[pseudo_labels.places[one]],
+            pseudo_labels.classes[pseudo_labels.label[one]],
+            f"{pseudo_labels.confidence[one]:.6f}",
+            f"{pseudo_labels.thresholds[pseudo_labels.label[one]]:.6f}",
+            "yes" if pseudo_labels.trusted[one] else "no",
+        ]
+        for one in order
+        if kept[one]
+    ]
+    if given:
+        labels = pseudo_labels.store.labels("train")
+        labels[pseudo_labels.places] = -1
+        known = [[paths[p], pseudo_labels.classes[labels[p]]] for p in np.flatnonzero(labels >= 0)]
+        rows = [[*row, "1.000000", "0.000000", "given"] for row in known] + rows
+    with ExitStack() as stack:
+        csv.writer(open_out(stack, out), lineterminator="\n").writerows([HEADER, *rows])
+    return len(rows)
+
+
+def summary(pseudo_labels: PseudoLabels) -> list[dict[str, Any]]:
+    """Return one row a class."""
+    rows = []
+    for number, name in enumerate(pseudo_labels.classes):
+        own = pseudo_labels.label == number
+        rows.append(
+            {
+                "label": name,
+                "pictures": int(own.sum()),
+                "trusted": int((own & pseudo_labels.trusted).sum()),
+                "threshold": round(float(pseudo_labels.thresholds[number]), 4),
+                "mean confidence": round(float(pseudo_labels.confidence[own].mean()), 4)
+                if own.any()
+                else None,
+            }
+        )
+    return rows
