@@ -40,7 +40,7 @@ file, count = Path(os.environ["HOLD"]), int(os.environ["HOLD_COUNT"])
 
 
 def hold(module):
-    take_step = module.take_step
+    train_step = module.train_step
 
     def held(run, batch, step, progress):
         begun = len(list(file.parent.glob("runs/*/metrics.jsonl")))
@@ -48,9 +48,9 @@ def hold(module):
             file.with_suffix(".held").touch()
             while file.exists():
                 time.sleep(0.01)
-        return take_step(run, batch, step, progress)
+        return train_step(run, batch, step, progress)
 
-    module.take_step = held
+    module.train_step = held
 
 
 def find_spec(name, path=None, target=None):

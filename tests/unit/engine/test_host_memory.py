@@ -19,7 +19,7 @@ PR_SET_THP_DISABLE = 41
 assert ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0
 
 import torch
-from fastssl import host_memory
+from fastssl.engine import host_memory
 
 if sys.argv[1] == "keep":
     assert host_memory.keep()

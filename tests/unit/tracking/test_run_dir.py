@@ -41,7 +41,7 @@ def test_a_run_that_began_while_the_lock_was_waited_for_is_seen(tmp_path, monkey
         (tmp_path / "config.yaml").write_text("data: digits\n")  # by a run that ended just now
         real(self)
 
-    monkeypatch.setattr(RunFolder, "_take_lock", late)
+    monkeypatch.setattr(RunFolder, "_acquire_lock", late)
     folder = RunFolder(tmp_path)
     with pytest.raises(ConfigError, match="is not empty"):
         folder.claim(resume=False)
@@ -139,7 +139,7 @@ def test_a_bug_is_not_taken_for_the_machine(error):
 
 HANGS = """
 import ctypes, os, signal, sys, threading, time
-from fastssl.signals import SIGNALS, Stop
+from fastssl.engine.signals import Stop
 numbers = [getattr(signal, name) for name in sys.argv[1:]]
 def send():
     for number in numbers:
