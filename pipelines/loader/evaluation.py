@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pipelines import views
 from pipelines.loader.transfer import Transfer
 from pipelines.readers import READERS, Indices, Pixels, Reader
 from pipelines.readers.auto import choose
+from pipelines.views import centered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +60,7 @@ def _middle(
 ) -> Tensor:
     if isinstance(images, np.ndarray):
         if not transfer.cuda:
-            made = views.centered(images, size, store.mean, store.std)
+            made = centered(images, size, store.mean, store.std)
             return torch.from_numpy(made).permute(0, 3, 1, 2)
         images = transfer.send(images)
     top, left = ((images.shape[axis + 1] - size[axis]) // 2 for axis in (0, 1))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pipelines import views as view_making
 from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.loader.batch import Batch
 from pipelines.loader.evaluation import evaluation
@@ -23,6 +22,7 @@ from pipelines.readers.auto import choose
 from pipelines.sampling.order import Order, Places
 from pipelines.sampling.rng import words
 from pipelines.sampling.split import Split
+from pipelines.views import apply, draw
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -218,7 +218,7 @@ class Loader:
     def _draw(self, recipe: Recipe, plan: Plan, stream: int, view: int) -> npt.NDArray[Any]:
         size = self.order.batch if stream == LABELED else self.order.unlabeled_batch
         height, width, _ = self.reader.shape
-        return view_making.draw(
+        return draw(
             recipe,
             seed=self.seed,
             step=plan.step,
@@ -265,7 +265,7 @@ class Loader:
         if isinstance(images, np.ndarray):
             filled = [tensor for tensor in out if tensor is not None]
             if len(images) and drawn:
-                view_making.apply(
+                apply(
                     images,
                     drawn,
                     recipes,
@@ -275,10 +275,10 @@ class Loader:
                     threads=self.threads,
                 )
             return [tensor.permute(0, 3, 1, 2) for tensor in filled]
-        from pipelines.views import kernel_torch
+        from pipelines.views.kernel_torch import apply as apply_torch
 
         rows = [self._transfer.send_small(one) for one in drawn]
-        return kernel_torch.apply(images, rows, recipes, mean=self.mean, std=self.std)
+        return apply_torch(images, rows, recipes, mean=self.mean, std=self.std)
 
     def _receive(self, made: Made) -> Batch:
         batch = made.batch

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.errors import ConfigError
-from pipelines.readers import READERS
+from pipelines.readers.base import READERS
 
 if TYPE_CHECKING:
     from pipelines.store.store import Store

@@ -16,8 +16,8 @@ from nvidia.dali.backend import TensorListCPU
 from nvidia.dali.pipeline import Pipeline
 
 from pipelines.errors import DataError
-from pipelines.readers import Indices, Pixels, Reader
-from pipelines.store.records import FIX, Stored
+from pipelines.readers.base import Reader
+from pipelines.store.records import FIX, Indices, Pixels, Stored
 
 if TYPE_CHECKING:
     from torch import Tensor

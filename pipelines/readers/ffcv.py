@@ -19,8 +19,8 @@ import numpy as np
 
 from pipelines.errors import DataError
 from pipelines.ffcv_compat import import_ffcv
-from pipelines.readers import Indices, Pixels, Reader
-from pipelines.store.records import FIX, Stored
+from pipelines.readers.base import Reader
+from pipelines.store.records import FIX, Indices, Pixels, Stored
 
 import_ffcv()
 

@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image
 
 from pipelines.errors import ResourceError
-from pipelines.readers import READERS, Indices, Pixels, Reader
-from pipelines.store.records import Stored
+from pipelines.readers.base import READERS, Reader
+from pipelines.store.records import Indices, Pixels, Stored
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,12 +8,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from pipelines.errors import DataError
-from pipelines.readers import Indices, Pixels
 
 if TYPE_CHECKING:
     from pipelines.store.store import Store
+
+Pixels = npt.NDArray[np.uint8]
+Indices = npt.NDArray[np.int64]
 
 FIX = "restore the store from a copy, or convert the data set again"
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from pipelines.errors import ConfigError
+from pipelines.views.normalize import normalization_table
 from pipelines.views.ops import HEAD, IDENTITY, OPS, Recipe, parameters
 
 Array = np.ndarray[Any, Any]
-Triple = tuple[float, float, float]
 
 _SMALLEST = 8  # images that are worth a thread's while
 
@@ -35,7 +35,9 @@ def apply(
     View k is made by `recipes[k]` with the rows of `draws[k]`; `out`, if given, is filled and
     returned.
     """
-    from pipelines.views import kernel_cpu
+    # Imported here: without numba's cache its import compiles for many seconds, and a run on a
+    # GPU never needs it.
+    import pipelines.views.kernel_cpu as kernel_cpu
 
     images = np.ascontiguousarray(np.asarray(images))
     _check(images, draws, recipes)
@@ -49,7 +51,7 @@ def apply(
         [(*r.size, r.padding, r.augment_first, r.ops > 0 or r.cutout) for r in recipes], np.int64
     )
     addresses = np.array([array.ctypes.data for array in made], np.int64)
-    table = normalized(tuple(mean), tuple(std))
+    table = normalization_table(tuple(mean), tuple(std))
 
     def work(bounds: tuple[int, int]) -> None:
         kernel_cpu.views(images, rows, geometry, addresses, table, *bounds)
@@ -83,27 +85,17 @@ def apply_op(name: str, image: Array, magnitude: float, kernel: str = "cpu") -> 
     if kernel == "cpu":
         made = apply(image[None], [rows], [recipe], mean=mean, std=std)[0][0]
     elif kernel == "torch":
-        import torch
+        import torch  # only here: views on a CPU do not need it
 
-        from pipelines.views import kernel_torch
+        from pipelines.views.kernel_torch import apply as apply_torch
 
         batch = torch.from_numpy(np.array(image[None]))
-        view = kernel_torch.apply(batch, [torch.from_numpy(rows)], [recipe], mean, std)[0][0]
+        view = apply_torch(batch, [torch.from_numpy(rows)], [recipe], mean, std)[0][0]
         made = view.permute(1, 2, 0).numpy()
     else:
         raise ConfigError(f"no kernel is named {kernel!r}", "take one of: cpu, torch")
     levels: Array = np.rint(made).astype(np.uint8)
     return levels
-
-
-@cache
-def normalized(mean: Triple, std: Triple) -> Array:
-    """Return float32 [3, 256]: byte / 255, less the mean, over the std, rounded as torch does."""
-    bytes_ = np.arange(256, dtype=np.float32) / np.float32(255)
-    shifted = bytes_ - np.asarray(mean, np.float32)[:, None]
-    table: Array = np.ascontiguousarray(shifted / np.asarray(std, np.float32)[:, None])
-    table.flags.writeable = False  # one table for all who ask
-    return table
 
 
 def _check(images: Array, draws: Sequence[Array], recipes: Sequence[Recipe]) -> None:

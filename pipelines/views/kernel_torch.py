@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pipelines.views.apply_views import normalized
+from pipelines.views.normalize import normalization_table
 from pipelines.views.ops import (
     AUTOCONTRAST,
     BRIGHTNESS,
@@ -75,7 +75,7 @@ def constants(
     spreads = np.maximum(np.arange(256), 1)[:, None]
     products = np.arange(256) * (255.0 / spreads)
     arrays = (
-        normalized(mean, std).reshape(-1),
+        normalization_table(mean, std).reshape(-1),
         products,
         np.array(STILL, np.int32),
         np.array(FILL, np.uint8),

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.errors import ConfigError
-from pipelines.readers import Kind, auto
+from pipelines.readers import ReaderInfo, auto
 from pipelines.readers.auto import choose
 
 
@@ -39,9 +39,9 @@ def test_a_gpu_decodes_jpeg_itself():
 
 def test_only_what_is_installed_and_stored_is_chosen(monkeypatch):
     assert choose(store(40_000, formats=("dali",)), "train").name == "dali"
-    monkeypatch.setattr(Kind, "installed", property(lambda kind: kind.name != "ffcv"))
+    monkeypatch.setattr(ReaderInfo, "installed", property(lambda kind: kind.name != "ffcv"))
     assert choose(store(40_000), "train").name == "dali"
-    monkeypatch.setattr(Kind, "installed", property(lambda kind: kind.name == "resident"))
+    monkeypatch.setattr(ReaderInfo, "installed", property(lambda kind: kind.name == "resident"))
     with pytest.raises(ConfigError, match="no streaming reader") as caught:
         choose(store(40_000), "train")
     assert "pip install" in caught.value.fix

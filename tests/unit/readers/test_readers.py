@@ -147,7 +147,7 @@ def hide(monkeypatch, *packages):
         return kind.package not in packages and real_find(kind)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    monkeypatch.setattr("pipelines.readers.Kind.installed", property(installed))
+    monkeypatch.setattr("pipelines.readers.ReaderInfo.installed", property(installed))
 
 
 @pytest.mark.parametrize(("name", "package"), [("ffcv", "ffcv"), ("dali", "nvidia.dali")])
