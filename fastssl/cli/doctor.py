@@ -12,13 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fastssl.cli.listing import installed
 from fastssl.errors import UserError
 from fastssl.tracking import environment
+from pipelines.readers import READERS, is_installed
 
 EXTRAS = {
-    "reader ffcv": ("ffcv", "pip install 'fastssl[ffcv]'"),
-    "reader dali": ("nvidia.dali", "pip install 'fastssl[dali]'"),
     "export onnx": ("onnxscript", "pip install 'fastssl[export]'"),
     "run onnx": ("onnxruntime", "pip install 'fastssl[export]'"),
     "export safetensors": ("safetensors", "pip install 'fastssl[export]'"),
@@ -47,10 +45,11 @@ def rows() -> list[dict[str, Any]]:
         row("memory", f"{facts['memory_gb']} GB, load {facts['load_1m']}"),
         *packages(),
         *devices(),
-        row("reader resident", "ready"),
     ]
-    for name, (module, line) in EXTRAS.items():
-        there = installed(module) == "yes"
+    readers = {f"reader {name}": READERS[name] for name in READERS}
+    extras = {name: (r.package, f"pip install 'fastssl[{r.name}]'") for name, r in readers.items()}
+    for name, (module, line) in (extras | EXTRAS).items():
+        there = module is None or is_installed(module)
         found.append(row(name, "ready" if there else "missing", "" if there else line))
     return [*found, data_folder()]
 

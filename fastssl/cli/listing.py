@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 from fastssl import plugins
@@ -80,26 +79,13 @@ def models() -> list[dict[str, Any]]:
 
 def readers() -> list[dict[str, Any]]:
     """List the readers and whether each can be used here."""
-    needs = {"resident": None, "ffcv": "ffcv", "dali": "nvidia.dali"}
-    what = {
-        "resident": "the whole store in memory: small images",
-        "ffcv": "streams a .beton, decodes on the CPU",
-        "dali": "streams shards, decodes on the GPU (nvJPEG) or the CPU",
-    }
+    from pipelines.readers import READERS
+
+    found = [READERS[name] for name in READERS]
     return [
-        {"name": name, "installed": installed(module), "what": what[name]}
-        for name, module in needs.items()
+        {"name": r.name, "installed": "yes" if r.installed else "no", "what": r.summary}
+        for r in found
     ]
-
-
-def installed(module: str | None) -> str:
-    """Tell whether an optional module is there."""
-    if module is None:
-        return "yes"
-    try:
-        return "yes" if find_spec(module) else "no"
-    except ModuleNotFoundError:
-        return "no"
 
 
 def configs() -> list[dict[str, Any]]:

@@ -6,9 +6,29 @@ its field; all mistakes are told together, each with the nearest name.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from pipelines.readers import READERS
+
+
+def _known_reader(name: str) -> str:
+    if name not in (names := ["auto", *READERS]):
+        raise ValueError(f"reader is {name!r}; expected one of: {', '.join(names)}")
+    return name
+
+
+ReaderName = Annotated[str, AfterValidator(_known_reader)]
+# `auto` or a name in the registry of readers.
 
 
 class RunConfig(BaseModel):
@@ -85,7 +105,7 @@ class RunConfig(BaseModel):
         True, description="RandAugment before flip and crop (TorchSSL) or after (USB)."
     )
     image_size: int | None = Field(None, ge=4, description="Side of the views.")
-    reader: Literal["auto", "resident", "ffcv", "dali"] = Field(
+    reader: ReaderName = Field(
         "auto", description="How images are read; see `fastssl list readers`."
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")

@@ -8,12 +8,12 @@ from fastssl import plugins
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.errors import ConfigError
 from pipelines.datasets import DATASETS
-from pipelines.sampling.order import Order
+from pipelines.sampling.order import Order, check_divisible
 from pipelines.sampling.split import Split, make_split
 from pipelines.sources import Source
 from pipelines.store.manifest import NAME
 from pipelines.store.store import Store, default_place, ensure_store, open_store
-from pipelines.views import Recipe, recipes
+from pipelines.views import Recipe, default_recipes
 
 
 def find_store(resolved: ResolvedConfig) -> Store:
@@ -41,17 +41,12 @@ def view_recipes(resolved: ResolvedConfig, store: Store) -> dict[str, Recipe]:
     """Return the weak and the strong recipe for a store's images."""
     config = resolved.config
     info = store.splits["train"]
-    known = DATASETS[config.data] if config.data in DATASETS else None  # noqa: SIM401
-    size = config.image_size or (known.size if known else None)
-    shape = (size, size) if size else (info.height, info.width)
-    flip = config.flip if config.flip is not None else (known.flip if known else True)
-    padding = config.padding
-    if padding is None:
-        padding = known.padding if known else max(1, min(shape) // 8)
-    return recipes(
-        flip=flip,
-        padding=padding,
-        size=shape,
+    return default_recipes(
+        config.data,
+        (info.height, info.width),
+        size=config.image_size,
+        flip=config.flip,
+        padding=config.padding,
         ops=config.augment_ops,
         augment_first=config.augment_first,
     )
@@ -76,13 +71,6 @@ def make_data(resolved: ResolvedConfig, store: Store, world: int) -> tuple[Split
     )
     ratio = config.ratio or resolved.algorithm.ratio
     unlabeled_batch = config.batch * ratio if resolved.algorithm.unlabeled else 0
-    shares = world * (config.micro_batch or 1)
-    if config.batch % shares:
-        parts = f" of {config.micro_batch} parts" if config.micro_batch else ""
-        raise ConfigError(
-            f"batch {config.batch} does not divide by {world} ranks{parts}",
-            f"type batch={max(1, config.batch // shares) * shares}, "
-            "or start another number of ranks",
-        )
+    check_divisible(config.batch, world, config.micro_batch or 1)
     unlabeled = len(split.unlabeled) if resolved.algorithm.unlabeled else 0
     return split, Order(config.seed, len(split.labeled), unlabeled, config.batch, unlabeled_batch)

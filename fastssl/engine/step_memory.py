@@ -6,7 +6,6 @@ A CPU that runs out of memory raises nothing that could be caught: the kernel en
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import psutil
 import torch
@@ -14,9 +13,7 @@ from torch import Tensor
 
 from fastssl.engine.build import Run
 from fastssl.errors import ResourceError
-
-# What a container may take, by the second and the first version of cgroups.
-LIMITS = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
+from pipelines.memory import total_memory
 
 
 def check(run: Run) -> None:
@@ -79,8 +76,4 @@ def per_image(run: Run) -> int:
 
 def total() -> int:
     """Return the bytes of memory and swap that this process could ever get."""
-    memory = psutil.virtual_memory().total
-    for file in LIMITS:
-        limit = file.read_text().strip() if file.is_file() else ""
-        memory = min(memory, int(limit)) if limit.isdigit() else memory
-    return int(memory + psutil.swap_memory().total)
+    return int(total_memory() + psutil.swap_memory().total)

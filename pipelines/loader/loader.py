@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pipelines.errors import ConfigError, DataError, ResourceError
+from pipelines.errors import DataError, ResourceError
 from pipelines.loader.batch import Batch
 from pipelines.loader.evaluation import evaluation
 from pipelines.loader.prefetch import PATIENCE, Ring, StalledError
 from pipelines.loader.transfer import Transfer
 from pipelines.readers import READERS, Indices, Pixels
 from pipelines.readers.auto import choose
-from pipelines.sampling.order import Order, Places
+from pipelines.sampling.order import Order, Places, check_divisible
 from pipelines.sampling.rng import words
 from pipelines.sampling.split import Split
 from pipelines.views import apply, draw
@@ -88,12 +88,8 @@ class Loader:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        for name, size in (("batch", order.batch), ("ratio * batch", order.unlabeled_batch)):
-            if size % world:
-                raise ConfigError(
-                    f"{name} is {size}, which {world} processes cannot share equally",
-                    f"take a batch that is a multiple of {world}",
-                )
+        for size in (order.batch, order.unlabeled_batch):
+            check_divisible(size, world)
         self.store, self.split, self.order = store, split, order
         self.seed, self.threads, self.prefetch = seed, threads, prefetch
         self.mean, self.std = store.mean, store.std

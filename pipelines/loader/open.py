@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pipelines.datasets import DATASETS
 from pipelines.loader.loader import Loader
 from pipelines.sampling.order import Order
 from pipelines.sampling.split import make_split
 from pipelines.store.store import Store, ensure_store
-from pipelines.views import recipes
+from pipelines.views import default_recipes
 
 WEAK_AND_STRONG = {"weak": "weak", "strong": "strong"}
 
@@ -35,14 +34,8 @@ def open_loader(
     """
     found = store if isinstance(store, Store) else ensure_store(store)
     info = found.splits["train"]
-    known = DATASETS[found.name] if found.name in DATASETS else None  # noqa: SIM401
-    side = size or (known.size if known else None)
-    shape = (side, side) if side else (info.height, info.width)
-    if padding is None:
-        padding = known.padding if known else max(1, min(shape) // 8)
-    if flip is None:
-        flip = known.flip if known else True
+    stored = (info.height, info.width)
+    made = default_recipes(found.name, stored, size=size, flip=flip, padding=padding)
     split = make_split(found.labels("train"), found.classes, labels_wanted=labels, seed=seed)
     order = Order(seed, len(split.labeled), len(split.unlabeled), batch, ratio * batch)
-    made = recipes(flip=flip, padding=padding, size=shape)
     return Loader(found, split, order, views=views, recipes=made, seed=seed, **options)

@@ -10,7 +10,16 @@ table in `base.py`. The configuration, `fastssl list readers` and `reader=auto` 
 """
 
 from pipelines.readers.auto import Choice, choose
-from pipelines.readers.base import READERS, Reader, ReaderInfo
+from pipelines.readers.base import READERS, Reader, ReaderInfo, is_installed
 from pipelines.store.records import Indices, Pixels
 
-__all__ = ["READERS", "Choice", "Indices", "Pixels", "Reader", "ReaderInfo", "choose"]
+__all__ = [
+    "READERS",
+    "Choice",
+    "Indices",
+    "Pixels",
+    "Reader",
+    "ReaderInfo",
+    "choose",
+    "is_installed",
+]

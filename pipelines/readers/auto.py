@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.errors import ConfigError
-from pipelines.readers.base import READERS
+from pipelines.memory import free_memory
+from pipelines.readers.base import READERS, streaming
 
 if TYPE_CHECKING:
     from pipelines.store.store import Store
 
 SHARE = 0.25  # of the free memory that a resident split may take
-CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
@@ -38,36 +37,19 @@ def choose(
     place = "memory" if device == "cpu" else "GPU memory"
     if need <= SHARE * free:
         return Choice("resident", f"resident: {size} of {_amount(free)} of free {place}")
-    order = ("ffcv", "dali") if device == "cpu" or info.encoding == "raw" else ("dali", "ffcv")
-    for name in order:
-        kind = READERS[name]
-        if kind.installed and kind.format in store.formats:
-            return Choice(
-                name,
-                f"{name}: {size}, more than a quarter of the {_amount(free)} of free "
-                f"{place}, so they are streamed from disk",
-            )
+    # A GPU decodes JPEG faster than the CPU; raw pixels need no decoder, only a copy.
+    on_gpu = device != "cpu" and info.encoding != "raw"
+    for name in sorted(streaming(store), key=lambda name: READERS[name].decodes_on_gpu != on_gpu):
+        return Choice(
+            name,
+            f"{name}: {size}, more than a quarter of the {_amount(free)} of free {place}, so they "
+            "are streamed from disk",
+        )
     raise ConfigError(
         f"{size}, more than a quarter of the {_amount(free)} of free {place}, and no "
         f"streaming reader can read this store ({', '.join(store.formats)})",
         "pip install 'fastssl[dali]' or 'fastssl[ffcv]', or take reader=resident all the same",
     )
-
-
-def free_memory(device: str) -> float:
-    """Return the free bytes of the machine (or of its container), or of a GPU."""
-    if device != "cpu":
-        import torch
-
-        return float(torch.cuda.mem_get_info(device)[0])
-    import psutil
-
-    free = float(psutil.virtual_memory().available)
-    try:
-        limit = CGROUP.read_text().strip()
-    except OSError:
-        return free
-    return min(free, float(limit)) if limit.isdigit() else free
 
 
 def _amount(size: float) -> str:

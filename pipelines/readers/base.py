@@ -53,6 +53,14 @@ class Reader(ABC):
         """Let go of files, threads and memory."""
 
 
+def is_installed(package: str) -> bool:
+    """Return True if an optional package can be found; it is not imported."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False
+
+
 @dataclass(frozen=True)
 class ReaderInfo:
     """A reader by name, imported when it is used."""
@@ -62,16 +70,12 @@ class ReaderInfo:
     target: str  # module:class
     package: str | None = None  # what must be installed
     format: str | None = None  # what the store must hold
+    decodes_on_gpu: bool = False
 
     @property
     def installed(self) -> bool:
         """Tell whether what the reader needs is there."""
-        if self.package is None:
-            return True
-        try:
-            return importlib.util.find_spec(self.package) is not None
-        except (ModuleNotFoundError, ValueError):
-            return False
+        return self.package is None or is_installed(self.package)
 
     def load(self) -> Any:
         """Import the reader's class."""
@@ -114,6 +118,16 @@ for _info in (
         "pipelines.readers.dali:DaliReader",
         package="nvidia.dali",
         format="dali",
+        decodes_on_gpu=True,
     ),
 ):
     READERS.add(_info.name, _info)
+
+
+def streaming(store: Store) -> list[str]:
+    """Return the installed readers that stream this store's files, in alphabetical order."""
+    return [
+        name
+        for name in READERS
+        if READERS[name].installed and READERS[name].format in store.formats
+    ]

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from pipelines.errors import ResourceError
-from pipelines.readers.base import READERS, Reader
+from pipelines.readers.base import READERS, Reader, streaming
 from pipelines.store.records import Indices, Pixels, Stored
 
 if TYPE_CHECKING:
@@ -93,14 +93,12 @@ class ResidentReader(Reader):
             np.stack(stored.get(block), out=flat[block[0] : block[-1] + 1])
 
     def _decode(self, stored: Stored) -> None:
-        for name in ("dali", "ffcv"):
-            kind = READERS[name]
-            if kind.installed and kind.format in self.store.formats:
-                other = kind.open(self.store, self.split, threads=self.threads)
-                for block, images in zip(self._blocks(), other.stream(self._blocks()), strict=True):
-                    self._images[block[0] : block[-1] + 1] = images
-                other.close()
-                return
+        for name in streaming(self.store)[:1]:
+            other = READERS[name].open(self.store, self.split, threads=self.threads)
+            for block, images in zip(self._blocks(), other.stream(self._blocks()), strict=True):
+                self._images[block[0] : block[-1] + 1] = images
+            other.close()
+            return
         with ThreadPoolExecutor(self.threads) as pool:
             for block in self._blocks():
                 for _ in pool.map(self._decode_one, block.tolist(), stored.get(block)):

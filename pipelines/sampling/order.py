@@ -14,6 +14,17 @@ from pipelines.sampling.rng import permutation
 Places = npt.NDArray[np.int64]
 
 
+def check_divisible(batch: int, ranks: int, parts: int = 1) -> None:
+    """Raise ConfigError unless every rank gets the same number of images in each of its parts."""
+    shares = ranks * parts
+    if batch % shares:
+        each = f" of {parts} parts" if parts > 1 else ""
+        raise ConfigError(
+            f"batch {batch} does not divide by {ranks} ranks{each}",
+            f"type batch={max(1, batch // shares) * shares}, or start another number of ranks",
+        )
+
+
 class Passes:
     """The shuffled passes over one set; it keeps the last one only (4 bytes an image)."""
 

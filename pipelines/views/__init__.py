@@ -9,7 +9,18 @@ images and moving batches to a device do not belong here.
 """
 
 from pipelines.views.apply_views import apply, apply_op, centered
+from pipelines.views.defaults import default_recipes
 from pipelines.views.ops import OPS, Recipe, recipes
 from pipelines.views.sample import draw, names
 
-__all__ = ["OPS", "Recipe", "apply", "apply_op", "centered", "draw", "names", "recipes"]
+__all__ = [
+    "OPS",
+    "Recipe",
+    "apply",
+    "apply_op",
+    "centered",
+    "default_recipes",
+    "draw",
+    "names",
+    "recipes",
+]

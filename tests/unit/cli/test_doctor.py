@@ -24,7 +24,7 @@ def test_versions_devices_and_readers_are_told() -> None:
 
 
 def test_what_is_missing_comes_with_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "installed", lambda module: "no")
+    monkeypatch.setattr(doctor, "is_installed", lambda module: False)
     found = table(doctor.rows())
     for name in ("reader ffcv", "reader dali", "export onnx"):
         assert found[name]["state"] == "missing"

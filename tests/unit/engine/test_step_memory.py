@@ -138,7 +138,7 @@ def test_the_limit_of_a_container_counts_where_it_is_lower(tmp_path, monkeypatch
 
     swap = psutil.swap_memory().total
     file = tmp_path / "memory.max"
-    monkeypatch.setattr(step_memory, "LIMITS", [file])
+    monkeypatch.setattr("pipelines.memory.CGROUP_LIMITS", [file])
     whole = step_memory.total()
     assert whole == psutil.virtual_memory().total + swap
     for text, wanted in (("max\n", whole), ("1000000\n", 1_000_000 + swap), (f"{2**63}\n", whole)):

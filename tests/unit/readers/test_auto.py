@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.errors import ConfigError
-from pipelines.readers import ReaderInfo, auto
+from pipelines.readers import READERS, ReaderInfo, auto
 from pipelines.readers.auto import choose
 
 
@@ -55,9 +55,22 @@ def test_what_was_asked_for_is_taken():
 def test_a_container_s_limit_counts(monkeypatch, tmp_path):
     monkeypatch.undo()
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(auto, "CGROUP", limit)
+    monkeypatch.setattr("pipelines.memory.CGROUP_LIMITS", [limit])
     whole = auto.free_memory("cpu")
     limit.write_text("max\n")
     assert auto.free_memory("cpu") == pytest.approx(whole, rel=0.5)
     limit.write_text("1000000\n")
     assert auto.free_memory("cpu") == 1e6
+
+
+def test_config_listing_and_auto_know_a_reader_as_soon_as_it_is_registered(monkeypatch):
+    from fastssl.cli.listing import readers
+    from fastssl.config.schema import RunConfig
+
+    with pytest.raises(ValueError, match="expected one of: auto, dali, ffcv, resident"):
+        RunConfig(reader="zip")
+    info = ReaderInfo("zip", "streams a .zip file", "nowhere:Nothing", format="zip")
+    monkeypatch.setitem(READERS._items, "zip", info)
+    assert RunConfig(reader="zip").reader == "zip"
+    assert {"name": "zip", "installed": "yes", "what": "streams a .zip file"} in readers()
+    assert choose(store(40_000, formats=("zip",)), "train").name == "zip"
