@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.errors import ConfigError, DataError, DivergedError, ResourceError, UserError
+from pipelines.errors import (
+    AGAIN,
+    ConfigError,
+    DataError,
+    DivergedError,
+    ResourceError,
+    UserError,
+    system_error,
+)
 
 __all__ = [
     "ConfigError",
@@ -20,9 +27,7 @@ __all__ = [
     "writing",
 ]
 
-FREE = "free space or permissions there"
-AGAIN = f"{FREE}, then type the same line again"
-RESUME = f"{FREE}, then add --resume; or take another --out"  # for the files of a run folder
+RESUME = "free space or permissions there, then add --resume; or take another --out"  # for the files of a run folder
 
 
 def cannot_write(path: Path, error: OSError, fix: str = RESUME) -> ResourceError:
@@ -37,9 +42,3 @@ def writing(path: Path, fix: str = AGAIN) -> Iterator[None]:
         yield
     except OSError as error:
         raise cannot_write(path, error, fix) from error
-
-
-def system_error(error: OSError, path: Path | None = None) -> ResourceError:
-    """Return the error for any other refused system call; `path` if the error names no file."""
-    where = os.fsdecode(error.filename) if error.filename is not None else path
-    return ResourceError(f"{where or 'a file'} can't be used: {error.strerror or error}", AGAIN)

@@ -1,8 +1,13 @@
-"""Mistakes that a user can mend: what is wrong, what to type, and the exit code."""
+"""Errors that a user can fix: what is wrong, what to type, and the exit code."""
+
+import os
+from pathlib import Path
+
+AGAIN = "free space or permissions there, then type the same line again"
 
 
 class UserError(Exception):
-    """An error told in two lines: what is wrong and what to do about it."""
+    """An error printed in two lines: what is wrong, and what to type."""
 
     exit_code = 1
 
@@ -16,24 +21,30 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """Usage or configuration."""
+    """A mistake in the command line or the configuration."""
 
     exit_code = 2
 
 
 class DataError(UserError):
-    """Data that is missing or damaged."""
+    """Missing or damaged data."""
 
     exit_code = 3
 
 
 class DivergedError(UserError):
-    """Training that left the finite numbers."""
+    """A loss or gradient that is not finite."""
 
     exit_code = 4
 
 
 class ResourceError(UserError):
-    """Memory, disk or device."""
+    """Not enough memory or disk space, or a device or file that cannot be used."""
 
     exit_code = 5
+
+
+def system_error(error: OSError, path: Path | None = None) -> ResourceError:
+    """Return the user error for a refused system call; `path` if the error names no file."""
+    where = os.fsdecode(error.filename) if error.filename is not None else path
+    return ResourceError(f"{where or 'a file'} can't be used: {error.strerror or error}", AGAIN)

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from fastssl.errors import DataError, cannot_write
-from fastssl.tracking.run_dir import RunFolder, sync, write_atomic
+from fastssl.tracking.run_dir import RunFolder
+from pipelines.files import sync, write_atomic
 
 MAGIC = b"fastssl-checkpoint-1"
 BEST = "best.ckpt"

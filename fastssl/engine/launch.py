@@ -27,7 +27,8 @@ from fastssl.errors import ConfigError, DataError, ResourceError, UserError, can
 from fastssl.tracking import environment, tensorboard
 from fastssl.tracking.console import Display
 from fastssl.tracking.metrics import Record, read_metrics
-from fastssl.tracking.run_dir import RunFolder, write_atomic, write_json
+from fastssl.tracking.run_dir import RunFolder
+from pipelines.files import write_atomic, write_json
 
 # What may change between a run and its continuation without changing its numbers.
 FREE = {"max_time", "threads", "loader_threads", "device", "reader", "tensorboard", "store"}

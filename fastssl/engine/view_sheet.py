@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.engine.build_data import find_store, view_recipes
 from fastssl.errors import ConfigError, writing
-from fastssl.tracking.run_dir import write_atomic
+from pipelines.files import write_atomic
 from pipelines.store.records import Stored
 from pipelines.views import apply, draw, names
 

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fastssl.errors import ConfigError, writing
 from fastssl.inference.pseudo_label import PseudoLabels
-from fastssl.tracking.run_dir import write_atomic
+from pipelines.files import write_atomic
 from pipelines.store.index import escape
 
 EACH = 8  # pictures at either end

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from fastssl.errors import ConfigError, ResourceError, UserError, writing
 from fastssl.inference.predictor import Predictor
-from fastssl.tracking.run_dir import sync
 from fastssl.version import __version__
+from pipelines.files import sync
 
 OPSET = 20
 TOLERANCE = 1e-4

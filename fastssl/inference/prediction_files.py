@@ -17,7 +17,7 @@ import numpy as np
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.inputs import files, is_store
 from fastssl.inference.predictor import Outcome, Prediction, Predictor
-from fastssl.tracking.run_dir import open_atomic
+from pipelines.files import open_atomic
 from pipelines.store.index import escape
 from pipelines.store.store import open_store
 

@@ -10,7 +10,7 @@ from fastssl.report.content import Content, build
 from fastssl.report.formats import as_csv, as_json, as_markdown
 from fastssl.report.load import read_all
 from fastssl.report.page import as_html
-from fastssl.tracking.run_dir import write_atomic
+from pipelines.files import write_atomic
 
 FORMATS = {"html": as_html, "md": as_markdown, "csv": as_csv, "json": as_json}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from fastssl.config.resolve import flatten
 from fastssl.errors import DataError
 from fastssl.sweep.grid import Cell
 from fastssl.tracking.run_dir import LOCK, RunFolder
+from pipelines import files
 
 SWEEP_FILE = "sweep.json"  # the cells of a sweep and their exit codes; `fastssl report` reads it
 COMPLETE = ("finished", "out of time")  # the `status` of a run that needs no more training
@@ -45,11 +45,4 @@ def is_done(folder: Path, cell: Cell) -> bool:
 
 def is_locked(folder: Path) -> bool:
     """Return True if a process is writing a run folder now. Needs no permission to write."""
-    try:
-        with open(folder / LOCK, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is no lock file, or we may not read it
-        return False
-    return False
+    return files.is_locked(folder / LOCK)

@@ -6,7 +6,6 @@ cell that fails does not stop the others.
 
 from __future__ import annotations
 
-import fcntl
 import signal
 import subprocess
 import sys
@@ -26,7 +25,8 @@ from fastssl.sweep.child_process import die_with_parent, environment, last_lines
 from fastssl.sweep.estimate import print_estimate
 from fastssl.sweep.grid import Cell
 from fastssl.tracking.console import clock
-from fastssl.tracking.run_dir import LOCK, write_json
+from fastssl.tracking.run_dir import LOCK
+from pipelines.files import Lock, write_json
 
 LOGS = "logs"
 POLL = 0.1  # seconds between two looks at the running cells
@@ -69,19 +69,19 @@ def claimed(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         others = [entry.name for entry in folder.iterdir() if entry.name != LOCK]
-        (folder / LOCK).touch()
+        lock = Lock(folder / LOCK)
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"another sweep is using {folder}", "wait for it to end, or take another --out"
+        ) from error
     except OSError as error:
         raise cannot_write(folder, error) from error
-    with open(folder / LOCK, "a", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"another sweep is using {folder}", "wait for it to end, or take another --out"
-            ) from error
+    try:
         if others and not (folder / SWEEP_FILE).is_file():
             raise ConfigError(f"{folder} holds files, but no sweep", "take another --out")
         yield
+    finally:
+        lock.release()
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from fastssl.errors import cannot_write
-from fastssl.tracking.run_dir import RunFolder, write_atomic
+from fastssl.tracking.run_dir import RunFolder
+from pipelines.files import write_atomic
 
 
 class Record:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
-from fastssl.errors import ConfigError, DataError, ResourceError, cannot_write, system_error
+from fastssl.errors import ConfigError, DataError, ResourceError, cannot_write
+from pipelines.files import Lock
 
 LOCK = ".lock"
 EARLY = {"environment.json", ".environment.json.new", ".config.yaml.new"}
@@ -31,7 +28,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.summary = path / "summary.json"
         self.log = path / "log.txt"
-        self._lock: IO[str] | None = None
+        self._lock: Lock | None = None
 
     def started(self) -> bool:
         """Tell whether a run has begun here."""
@@ -75,36 +72,27 @@ class RunFolder:
         return entry.name == LOCK or (entry.name in EARLY and not self.started())
 
     def _acquire_lock(self) -> None:
-        # The kernel drops this lock when the process ends, however it ends.
-        self._lock = open(self.path / LOCK, "a", encoding="utf-8")  # noqa: SIM115
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = Lock(self.path / LOCK)
         except BlockingIOError as error:
-            self._lock.close()
-            self._lock = None
             raise ConfigError(
                 f"another run is writing {self.path} right now",
                 "wait for it to end, or take another --out",
             ) from error
 
     def check_ours(self) -> None:
-        """Raise where the folder was deleted and another run has begun under its name."""
-        if not self._lock:
-            return
-        try:
-            now = os.stat(self.path / LOCK)
-        except OSError:  # gone or unreadable: writing tells that
-            return
-        if not os.path.samestat(now, os.fstat(self._lock.fileno())):
+        """Raise if the folder was deleted and another run has begun under its name."""
+        # A lock file that is gone or unreadable is not an error here: the next write reports it.
+        if self._lock and self._lock.replaced():
             raise ResourceError(
                 f"{self.path} was deleted or moved, and another run has begun in its place",
                 "begin this one again with another --out",
             )
 
     def release(self) -> None:
-        """Let others have the folder."""
+        """Release the folder."""
         if self._lock:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
     def read_config(self) -> dict[str, Any]:
@@ -118,62 +106,3 @@ class RunFolder:
         if not isinstance(found, dict):
             raise DataError(f"{self.config} is damaged", "give the folder of another run")
         return found
-
-
-def write_atomic(path: Path, data: bytes | memoryview) -> None:
-    """Write a file so that it is there whole or not at all, even after a power cut."""
-    new = path.with_name(f".{path.name}.new")
-    try:
-        with open(new, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except OSError:
-        with suppress(OSError):  # half a file on a full disk is in everybody's way
-            new.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
-
-
-@contextmanager
-def open_atomic(path: Path) -> Iterator[IO[str]]:
-    """Open a text file to be written bit by bit; it takes its place when all of it is there.
-
-    A device or a pipe is written as it is. A name that is not UTF-8 goes out as it came in.
-    """
-    plain = path.exists() and not path.is_file()
-    target = path.resolve()  # a link stays one
-    new = path if plain else target.with_name(f".{target.name}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(new, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            yield file
-            file.flush()
-            if not plain:
-                os.fsync(file.fileno())
-        if not plain:
-            os.replace(new, target)
-            sync(target.parent)
-    except BaseException as error:
-        if not plain:
-            with suppress(OSError):
-                new.unlink(missing_ok=True)
-        own = isinstance(error, OSError) and error.filename in (None, str(new))
-        if isinstance(error, OSError) and own and not isinstance(error, BrokenPipeError):
-            raise system_error(OSError(error.errno, error.strerror), path) from error
-        raise
-
-
-def sync(path: Path) -> None:
-    """Make what was written to a file, or the renames in a folder, durable."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON whole or not at all."""
-    write_atomic(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -1,7 +1,6 @@
 """A folder that is complete or absent: built beside its place, then renamed."""
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipelines.errors import ConfigError, DataError, ResourceError, UserError
+from pipelines.files import Lock, sync
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 
@@ -36,15 +36,14 @@ def building(out: Path, *, wait: bool = False) -> Iterator[Path | None]:
         try:
             with _disk(out):
                 yield partial
-                _sync(partial)
+                sync(partial)
                 os.rename(partial, out)
-                _sync(out.parent)
+                sync(out.parent)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
     finally:
-        _lock_path(out).unlink(missing_ok=True)
-        os.close(lock)
+        lock.release(remove=True)
 
 
 def refuse_filled(out: Path) -> None:
@@ -62,35 +61,13 @@ def _filled(out: Path) -> bool:
     return out.is_dir() and any(out.iterdir())
 
 
-def _lock_path(out: Path) -> Path:
-    return out.parent / f".{out.name}.lock"
-
-
-def _lock(out: Path, wait: bool) -> int:
-    path = _lock_path(out)
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            os.close(file)
-            raise ConfigError(
-                f"another process is writing {out}", "wait for it, or give another OUT"
-            ) from None
-        try:  # the one before us removed the file when it was done: then lock the new one
-            if os.path.samestat(os.fstat(file), os.stat(path)):
-                return file
-        except FileNotFoundError:
-            pass
-        os.close(file)
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
+def _lock(out: Path, wait: bool) -> Lock:
     try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+        return Lock(out.parent / f".{out.name}.lock", wait=wait)
+    except BlockingIOError:
+        raise ConfigError(
+            f"another process is writing {out}", "wait for it, or give another OUT"
+        ) from None
 
 
 @contextmanager

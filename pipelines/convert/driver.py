@@ -1,6 +1,5 @@
 """From a source to a store: one pass over the images, every format at once."""
 
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -19,6 +18,7 @@ from pipelines.convert.pool import Pool, cores
 from pipelines.convert.tar import TarWriter
 from pipelines.convert.worker import Prepared, prepare
 from pipelines.errors import DataError
+from pipelines.files import sync
 from pipelines.sources import Chunk, Skipped, Source, SourceSplit
 from pipelines.store import index, manifest
 from pipelines.store.index import escape
@@ -213,9 +213,8 @@ def _judge(source: Source, result: _Result, options: Options) -> None:
 
 
 def _seal(path: Path, digest: str | None = None) -> dict[str, Any]:
-    """Make sure a file is on disk; return its size and checksum for the manifest."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    """Sync a file to disk; return its size and checksum for the manifest."""
+    sync(path)
     return {"size": path.stat().st_size, "sha256": digest or manifest.digest(path)}
 
 

@@ -15,7 +15,8 @@ from fastssl.inference import contact_sheet, label, pseudo_label
 from fastssl.inference.prediction_files import predict
 from fastssl.inference.predictor import Predictor
 from fastssl.tracking.metrics import trim
-from fastssl.tracking.run_dir import RunFolder, open_atomic
+from fastssl.tracking.run_dir import RunFolder
+from pipelines.files import open_atomic
 from pipelines.store.store import open_store
 
 FULL = Path("/dev/full")

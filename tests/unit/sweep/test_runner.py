@@ -11,6 +11,7 @@ import pytest
 from fastssl.errors import ConfigError
 from fastssl.sweep import cell_state, child_process, estimate, grid, runner
 from fastssl.tracking.run_dir import RunFolder
+from pipelines import files
 
 # A stand-in for `fastssl train`: a folder with config.yaml and summary.json. It saves at SIGTERM,
 # resumes where it was, and fails if its mode says so.
@@ -261,7 +262,7 @@ def test_a_lock_is_checked_without_permission_to_write(tmp_path, monkeypatch):
             raise PermissionError(mode)
         return open(path, mode, **options)
 
-    monkeypatch.setattr(cell_state, "open", open_, raising=False)
+    monkeypatch.setattr(files, "open", open_, raising=False)
     assert not cell_state.is_locked(tmp_path)
     with open(tmp_path / ".lock", "a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -271,7 +272,7 @@ def test_a_lock_is_checked_without_permission_to_write(tmp_path, monkeypatch):
     def refuse(path, mode="r", **options):
         raise PermissionError(mode)
 
-    monkeypatch.setattr(cell_state, "open", refuse)
+    monkeypatch.setattr(files, "open", refuse)
     assert not cell_state.is_locked(tmp_path)
 
 
