@@ -1,70 +1,82 @@
-"""Mistakes in a configuration, told in words, all at once."""
+"""Error messages for mistakes in a configuration: all of them at once, each in one sentence."""
 
 from __future__ import annotations
 
 import reprlib
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastssl.errors import ConfigError
+from fastssl.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-SHOWN = 50  # problems told by name; nobody mends more at once
+SHOWN = 50  # problems listed by name; the rest are counted
 
 _brief = reprlib.Repr()
-_brief.maxlevel = 2  # a few lines of YAML can stand for more than fits into the memory
+_brief.maxlevel = 2  # YAML aliases can expand a few lines into more values than fit into memory
 _brief.maxstring = _brief.maxother = _brief.maxlong = 80
 
 
+class Problem(NamedTuple):
+    """One mistake: what is wrong and, where that is not obvious, what to type instead."""
+
+    what: str
+    fix: str = ""
+
+
 def brief(value: Any) -> str:
-    """Return a value as Python writes it, cut at 80 characters, however large it is."""
+    """Return the repr of a value, cut at 80 characters, without building the whole of it."""
     try:
         return _brief.repr(value)[:80]
-    except ValueError:  # an integer of thousands of digits
+    except ValueError:  # Python refuses to print an integer of thousands of digits
         return f"a huge {type(value).__name__}"
 
 
 def nearest(name: object, names: list[str]) -> str:
-    """Return " (did you mean …?)" or nothing."""
+    """Return " (did you mean …?)", or "" where no name is close."""
     near = get_close_matches(str(name)[:80], names, n=1, cutoff=0.5)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def describe(error: ValidationError, names: list[str], prefix: str) -> list[str]:
-    """Put each mistake that pydantic found into one sentence, one a key."""
-    told: dict[str, str] = {}
-    for problem in error.errors():
-        place = problem["loc"]
-        key = f"{prefix}{place[0]}" if place else ""
+def describe(error: ValidationError, names: list[str], prefix: str = "") -> list[Problem]:
+    """Return the problems that pydantic found, at most one for each key.
+
+    A validator of ours raises ValueError with one argument: a sentence, a UserError, or a list of
+    problems of a nested model.
+    """
+    found: dict[str, list[Problem]] = {}
+    for problem in error.errors(include_url=False):
+        where = problem["loc"]
+        key = f"{prefix}{where[0]}" if where else ""
         if problem["type"] == "extra_forbidden":
-            hint = nearest(place[0], names) if len(told) < SHOWN else ""
-            told[key] = f"unknown key {key}{f' (did you mean {prefix}{hint[15:]}' if hint else ''}"
+            hint = nearest(where[0], names) if len(found) < SHOWN else ""  # the search is slow
+            hint = hint.replace("mean ", f"mean {prefix}")
+            found[key] = [Problem(f"unknown key {key}{hint}")]
         elif problem["type"] == "value_error":
-            told[key] = str(problem["msg"]).removeprefix("Value error, ")
+            cause = problem["ctx"]["error"].args[0]
+            if isinstance(cause, UserError):
+                cause = [Problem(cause.what, cause.fix)]
+            found[key] = cause if isinstance(cause, list) else [Problem(cause)]
         else:
-            value = brief(problem["input"])
-            told.setdefault(key, f"{key} is {value}; wants: {lower(problem['msg'])}")
-    return list(told.values())
+            expected = problem["msg"].removeprefix("Input should be ").removeprefix("Input should ")
+            expected = expected.split(", unable")[0]
+            text = f"{key} is {brief(problem['input'])}; expected: {expected}"
+            found.setdefault(key, [Problem(text)])
+    return [one for problems in found.values() for one in problems]
 
 
-def lower(message: str) -> str:
-    """Shorten pydantic's words: "Input should be greater than 0" → "greater than 0"."""
-    return (
-        message.removeprefix("Input should be ").removeprefix("Input should ").split(", unable")[0]
-    )
-
-
-def raise_all(problems: list[str], where: str, algorithm: str = "") -> None:
-    """Raise one error with every problem, or return where there is none."""
+def raise_all(problems: list[Problem], where: str, algorithm: object = "") -> None:
+    """Raise one ConfigError that lists every problem; return if there is none."""
     if not problems:
         return
-    # Not the configuration itself, which may be the one that is wrong: the keys are the same.
-    chosen = f" algorithm={algorithm}" if algorithm else ""
-    fix = f"correct it; `fastssl config digits{chosen}` lists every key"
+    # Not the user's configuration, which may be the one that is wrong: the keys are the same.
+    chosen = f" algorithm={algorithm}" if isinstance(algorithm, str) and algorithm else ""
+    fix = f"`fastssl config digits{chosen}` lists every key"
     if len(problems) == 1:
-        raise ConfigError(problems[0], fix)
-    lines = "".join(f"\n    {problem}" for problem in problems[:SHOWN])
-    lines += f"\n    and {len(problems) - SHOWN:,} more" if len(problems) > SHOWN else ""
-    raise ConfigError(f"{len(problems)} problems in {where}:{lines}", fix.replace("it;", "them;"))
+        raise ConfigError(problems[0].what, problems[0].fix or f"correct it; {fix}")
+    lines = [": ".join(filter(None, problem)) for problem in problems[:SHOWN]]
+    if len(problems) > SHOWN:
+        lines.append(f"and {len(problems) - SHOWN:,} more")
+    text = "".join(f"\n    {line}" for line in lines)
+    raise ConfigError(f"{len(problems)} problems in {where}:{text}", f"correct them; {fix}")

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
-from fastssl.config.resolve import check_run, check_settings, find_algorithm, read_yaml
+from fastssl.algorithms import find_algorithm
+from fastssl.config.messages import describe
+from fastssl.config.resolve import read_yaml
+from fastssl.config.schema import RunConfig
 from fastssl.errors import ConfigError
 
 ALGORITHMS = {
@@ -146,7 +150,7 @@ def migrate(path: Path) -> Migration:
     precision(done, theirs)
     for key, value in theirs.items():
         carry(done, key, value, set(settings))
-    prove(done, path)
+    check(done, path)
     return done
 
 
@@ -211,10 +215,13 @@ def carry(done: Migration, key: str, value: Any, settings: set[str]) -> None:
         done.lost[key] = "no counterpart is known"
 
 
-def prove(done: Migration, path: Path) -> None:
-    """Check the result as any configuration of ours is checked."""
-    algorithm = find_algorithm(done.values["algorithm"])
-    problems = check_run(done.values)[0] + check_settings(algorithm, done.algo)[0]
-    if problems:
-        lines = "".join(f"\n    {one}" for one in problems)
-        raise ConfigError(f"{path} asks for what cannot be:{lines}", "mend it there, then again")
+def check(done: Migration, path: Path) -> None:
+    """Raise if the result is not a valid configuration."""
+    try:
+        RunConfig.model_validate({**done.values, "algo": done.algo})
+    except ValidationError as error:
+        problems = describe(error, list(RunConfig.model_fields))
+        lines = "".join(f"\n    {': '.join(filter(None, one))}" for one in problems)
+        raise ConfigError(
+            f"{path} cannot be translated:{lines}", "correct it there, then type the same again"
+        ) from error

@@ -1,153 +1,237 @@
 """The configuration of a run: one typed model, filled from defaults, a YAML file and the shell.
 
-Later wins: default, then the file, then `key=value`. Every key must exist and have the type of
-its field; all mistakes are told together, each with the nearest name.
+Each key must exist and have the type of its field. A field's metadata says where its value does
+not matter (`keys_that_may_differ`). Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    SerializeAsAny,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic.config import JsonDict
 
+from fastssl import models, plugins
+from fastssl.algorithms import Settings, find_algorithm
+from fastssl.config.messages import brief, describe, nearest
+from fastssl.errors import ConfigError, UserError
+from pipelines.datasets import DATASETS
 from pipelines.readers import READERS
 
-
-def _known_reader(name: str) -> str:
-    if name not in (names := ["auto", *READERS]):
-        raise ValueError(f"reader is {name!r}; expected one of: {', '.join(names)}")
-    return name
-
-
-ReaderName = Annotated[str, AfterValidator(_known_reader)]
-# `auto` or a name in the registry of readers.
+# Metadata of a field, from the least to the most comparable: where two runs may have different
+# values of the key.
+#   ranks   the processes of one run
+#   resume  a run and its continuation: the numbers stay the same
+#   cells   runs that a report puts into one cell, or that it tells apart by other means
+#   paper   a run and the published one that a report sets it beside
+PER_RANK: JsonDict = {"may_differ": ["ranks", "resume", "cells", "paper"]}
+ON_RESUME: JsonDict = {"may_differ": ["resume", "cells", "paper"]}
+IN_CELLS: JsonDict = {"may_differ": ["cells", "paper"]}
+WITH_PAPER: JsonDict = {"may_differ": ["paper"]}
 
 
 class RunConfig(BaseModel):
-    """Everything that decides a run; the order of the fields is the order of `fastssl config`."""
+    """Every key of a run. `fastssl config` prints them in this order."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
-    data: str = Field(
-        "digits", description="Data set of the table, `own` for your own store, or FILE.py:NAME."
+    data: str = Field("digits", json_schema_extra=IN_CELLS)
+    """Data set of the table, `own` for your own store, or FILE.py:NAME."""
+    store: str | None = Field(None, json_schema_extra=PER_RANK)
+    """Folder of the converted data; default $FASTSSL_DATA/NAME or data/NAME."""
+    algorithm: str = Field("flexmatch", json_schema_extra=IN_CELLS)
+    """Algorithm; see `fastssl list algorithms`; or FILE.py."""
+    algo: SerializeAsAny[Settings] = Field(
+        default_factory=Settings, validate_default=True, json_schema_extra=IN_CELLS
     )
-    store: str | None = Field(
-        None, description="Folder of the converted data; default $FASTSSL_DATA/NAME or data/NAME."
-    )
-    algorithm: str = Field(
-        "flexmatch", description="How to learn; see `fastssl list algorithms`; or FILE.py."
-    )
-    algo: dict[str, Any] = Field(
-        default_factory=dict, description="Settings of the chosen algorithm, typed algo.KEY=VALUE."
-    )
-    labels: int | Literal["all"] = Field(
-        40, description="Labelled images in all, the same number a class; `all` takes every label."
-    )
-    label_file: str | None = Field(
-        None, description="File of indices of the labelled images: a published split."
-    )
-    imbalance: float = Field(
-        1.0, ge=1, description="Labels of the most over those of the least frequent class."
-    )
-    unlabeled_imbalance: float = Field(
-        1.0, ge=1, description="The same ratio for the unlabelled set."
-    )
-    include_labeled: bool = Field(
-        True, description="Labelled images also stand in the unlabelled set, as in the paper."
-    )
-    validation: float = Field(
-        0.0,
-        ge=0,
-        description="Images (or, below 1, share) held out to choose the best; 0: the test set.",
-    )
-    seed: int = Field(0, ge=0, le=2**31 - 1, description="Weights, order and views.")
-    split_seed: int | None = Field(
-        None, ge=0, description="Which images are labelled; default: the seed."
-    )
-    steps: int = Field(2**20, ge=1, description="Optimizer steps (K in the paper).")
-    batch: int = Field(64, ge=1, description="Labelled images a step over all ranks (B).")
-    ratio: int | None = Field(
-        None, ge=1, description="Unlabelled for each labelled image (mu); default: algorithm's."
-    )
-    micro_batch: int = Field(
-        0,
-        ge=0,
-        description="Split a step into this many parts to save memory; BatchNorm sees the parts.",
-    )
-    model: str = Field(
-        "wrn-28-2", description="Network: wrn-DEPTH-WIDTH, resnet50, or FILE.py:BUILD."
-    )
-    variant: Literal["torchssl", "google"] = Field(
-        "torchssl", description="WRN as in TorchSSL (published numbers) or as in Google's code."
-    )
-    init: str | None = Field(None, description="Run folder or checkpoint to take weights from.")
-    bn_momentum: float | None = Field(
-        None, gt=0, le=1, description="BatchNorm momentum; default 0.001 (WRN) or 0.1 (ResNet)."
-    )
-    lr: float = Field(0.03, gt=0, description="Learning rate, followed by cos(7/16 pi k/K).")
-    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.")
-    nesterov: bool = Field(True, description="Nesterov momentum.")
-    weight_decay: float = Field(5e-4, ge=0, description="Decay of weights; never of 1-D ones.")
-    ema: float = Field(0.999, ge=0, lt=1, description="Decay of the averaged weights.")
-    clip: float = Field(0.0, ge=0, description="Largest norm of the gradient; 0: no clipping.")
-    flip: bool | None = Field(None, description="Mirror views; default: the data set's.")
-    padding: int | None = Field(None, ge=0, description="Reflected border of the weak crop.")
-    augment_ops: int = Field(3, ge=0, le=14, description="RandAugment operations a strong view.")
-    augment_first: bool = Field(
-        True, description="RandAugment before flip and crop (TorchSSL) or after (USB)."
-    )
-    image_size: int | None = Field(None, ge=4, description="Side of the views.")
-    reader: ReaderName = Field(
-        "auto", description="How images are read; see `fastssl list readers`."
-    )
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        "auto", description="Arithmetic of the forward pass."
-    )
-    compile: Literal["auto", "off", "step", "max"] = Field(
-        "auto", description="torch.compile of the step; auto: on CUDA, measured on a CPU."
-    )
-    threads: int = Field(0, ge=0, description="Threads of the model on a CPU; 0: all cores.")
-    loader_threads: int = Field(
-        0, ge=0, description="Threads that make views; 0: a quarter of the cores."
-    )
-    eval_every: int = Field(5000, ge=1, description="Steps between evaluations.")
-    eval_every_late: int = Field(
-        1000, ge=1, description="The same in the last fifth of the run, as the reference."
-    )
-    eval_batch: int = Field(256, ge=1, description="Images a batch of the evaluation.")
-    log_every: int = Field(100, ge=1, description="Steps between lines of metrics.")
-    checkpoint_every: int = Field(5000, ge=1, description="Steps between checkpoints.")
-    max_time: float = Field(
-        0.0, ge=0, description="Minutes after which to save and stop with exit 0; 0: no limit."
-    )
-    tensorboard: bool = Field(True, description="Write TensorBoard files.")
+    """Settings of the chosen algorithm, typed algo.KEY=VALUE."""
+    labels: int | Literal["all"] = Field(40, json_schema_extra=IN_CELLS)
+    """Labeled images in total, equally many of each class; `all` takes every label."""
+    label_file: str | None = Field(None, json_schema_extra=IN_CELLS)
+    """File with the indices of the labeled images, such as a published split."""
+    imbalance: float = Field(1.0, ge=1)
+    """Labels of the most frequent class over those of the least frequent one."""
+    unlabeled_imbalance: float = Field(1.0, ge=1)
+    """The same ratio for the unlabeled set."""
+    include_labeled: bool = True
+    """Labeled images are also part of the unlabeled set, as in the paper."""
+    validation: float = Field(0.0, ge=0)
+    """Training images (below 1: a share) that choose the best checkpoint; 0: test images do."""
+    seed: int = Field(0, ge=0, le=2**31 - 1, json_schema_extra=IN_CELLS)
+    """Seed of weights, order and views."""
+    split_seed: int | None = Field(None, ge=0, json_schema_extra=IN_CELLS)
+    """Seed of the choice of labeled images; default: seed."""
+    steps: int = Field(2**20, ge=1)
+    """Optimizer steps (K in the paper)."""
+    batch: int = Field(64, ge=1)
+    """Labeled images per step over all ranks (B)."""
+    ratio: int | None = Field(None, ge=1)
+    """Unlabeled images per labeled image (mu); default: the algorithm's."""
+    micro_batch: int = Field(0, ge=0)
+    """Split a step into this many parts to save memory; BatchNorm sees the parts."""
+    model: str = "wrn-28-2"
+    """Network: wrn-DEPTH-WIDTH, resnet50, or FILE.py:BUILD."""
+    variant: Literal["torchssl", "google"] = "torchssl"
+    """WRN as in TorchSSL (published numbers) or as in Google's code."""
+    init: str | None = None
+    """Run folder or checkpoint to start from: its weights."""
+    bn_momentum: float | None = Field(None, gt=0, le=1)
+    """BatchNorm momentum; default 0.001 (WRN) or 0.1 (ResNet)."""
+    lr: float = Field(0.03, gt=0)
+    """Initial learning rate; it falls by cos(7/16 pi k/K)."""
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """Momentum of SGD."""
+    nesterov: bool = True
+    """Nesterov momentum."""
+    weight_decay: float = Field(0.0005, ge=0)
+    """Weight decay; not applied to 1-D parameters."""
+    ema: float = Field(0.999, ge=0, lt=1)
+    """Decay of the moving average of the weights (EMA)."""
+    clip: float = Field(0.0, ge=0)
+    """Gradients are clipped to this norm; 0: no clipping."""
+    flip: bool | None = None
+    """Flip views horizontally at random; default: the data set's."""
+    padding: int | None = Field(None, ge=0)
+    """Pixels of reflected border around the random crop; default: the data set's."""
+    augment_ops: int = Field(3, ge=0, le=14)
+    """RandAugment operations per strong view."""
+    augment_first: bool = True
+    """RandAugment before flip and crop (TorchSSL) or after (USB)."""
+    image_size: int | None = Field(None, ge=4)
+    """Side of the views in pixels; default: the data set's."""
+    reader: str = Field("auto", json_schema_extra=PER_RANK)
+    """How images are read; see `fastssl list readers`."""
+    device: str = Field("auto", json_schema_extra=ON_RESUME)
+    """auto, cpu, cuda or cuda:N."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", json_schema_extra=WITH_PAPER)
+    """Floating-point type of the forward pass."""
+    compile: Literal["auto", "off", "step", "max"] = Field("auto", json_schema_extra=ON_RESUME)
+    """torch.compile of the step; auto: on with CUDA, on a CPU where measured to be faster."""
+    threads: int = Field(0, ge=0, json_schema_extra=PER_RANK)
+    """Threads of the model on a CPU; 0: all cores."""
+    loader_threads: int = Field(0, ge=0, json_schema_extra=PER_RANK)
+    """Threads that compute views; 0: a quarter of the cores."""
+    eval_every: int = Field(5000, ge=1, json_schema_extra=IN_CELLS)
+    """Steps between evaluations."""
+    eval_every_late: int = Field(1000, ge=1, json_schema_extra=IN_CELLS)
+    """The same in the last fifth of the run, as in TorchSSL."""
+    eval_batch: int = Field(256, ge=1, json_schema_extra=ON_RESUME)
+    """Images per batch of the evaluation."""
+    log_every: int = Field(100, ge=1, json_schema_extra=ON_RESUME)
+    """Steps between two lines of metrics."""
+    checkpoint_every: int = Field(5000, ge=1, json_schema_extra=ON_RESUME)
+    """Steps between checkpoints."""
+    max_time: float = Field(0.0, ge=0, json_schema_extra=ON_RESUME)
+    """Minutes after which the run saves and stops with exit code 0; 0: no limit."""
+    tensorboard: bool = Field(True, json_schema_extra=ON_RESUME)
+    """Write TensorBoard files."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _refuse_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         # Python takes True for 1: steps=true would train one step.
-        wants = str(cls.model_fields[info.field_name or ""].annotation)
-        if value is False and "'off'" in wants:  # what YAML makes of the word
+        expected = str(cls.model_fields[info.field_name or ""].annotation)
+        if value is False and "'off'" in expected:  # YAML reads off as False
             return "off"
-        if isinstance(value, bool) and "bool" not in wants:
-            raise ValueError(f"{info.field_name} is {str(value).lower()}; wants another value")
+        if isinstance(value, bool) and "bool" not in expected:
+            raise ValueError(f"{info.field_name} is {str(value).lower()}; expected another value")
         return value
+
+    @field_validator("data")
+    @classmethod
+    def _data_exists(cls, name: str) -> str:
+        names = [*DATASETS, "own"]
+        if name not in names and not _is_plugin("data", name):
+            raise ValueError(f"no data set is named {brief(name)}{nearest(name, names)}")
+        return name
+
+    @field_validator("model")
+    @classmethod
+    def _model_exists(cls, name: str) -> str:
+        try:
+            models.parse(name)
+        except ConfigError as error:
+            if not _is_plugin("model", name):
+                raise ValueError(error) from error
+        return name
+
+    @field_validator("reader")
+    @classmethod
+    def _reader_exists(cls, name: str) -> str:
+        names = ["auto", *READERS]
+        if name not in names:
+            raise ValueError(f"reader is {brief(name)}; expected one of: {', '.join(names)}")
+        return name
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _algorithm_exists(cls, name: Any) -> Any:
+        if not isinstance(name, str):
+            raise ValueError(f"no algorithm is named {brief(name)}; type algorithm=flexmatch")
+        try:
+            find_algorithm(name)
+        except UserError as error:
+            raise ValueError(error) from error
+        return name
+
+    @field_validator("algo", mode="before")
+    @classmethod
+    def _check_the_settings(cls, value: Any, info: ValidationInfo) -> Settings:
+        """Validate `algo` by the settings model of the chosen algorithm."""
+        if "algorithm" not in info.data:
+            return Settings()  # an unknown algorithm is a problem of its own
+        model = find_algorithm(info.data["algorithm"]).config
+        if isinstance(value, Settings):
+            value = value.model_dump()
+        if not isinstance(value, dict):
+            raise ValueError(f"algo is {brief(value)}; expected keys such as algo.threshold")
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            raise ValueError(describe(error, list(model.model_fields), "algo.")) from error
 
     @model_validator(mode="after")
     def _possible(self) -> RunConfig:
         if isinstance(self.labels, int) and self.labels < 1:
-            raise ValueError(f"labels is {self.labels}; wants at least 1, or all")
+            raise ValueError(f"labels is {self.labels}; expected at least 1, or all")
         if self.micro_batch and self.batch % self.micro_batch:
             raise ValueError(f"batch {self.batch} does not divide into {self.micro_batch} parts")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0; or type nesterov=false")
+        if self.data == "own" and self.store is None:
+            raise ValueError("data=own needs a store: type store=FOLDER (see `fastssl convert`)")
+        if self.data in DATASETS and isinstance(self.labels, int):
+            classes = DATASETS[self.data].classes
+            if self.labels % classes and self.imbalance == 1 and not self.label_file:
+                raise ValueError(
+                    f"labels is {self.labels}, which does not divide by {classes} classes"
+                )
         return self
+
+
+def keys_that_may_differ(where: Literal["ranks", "resume", "cells", "paper"]) -> frozenset[str]:
+    """Return the keys whose values may differ between the runs or processes compared."""
+    extras = {key: field.json_schema_extra for key, field in RunConfig.model_fields.items()}
+    return frozenset(
+        key
+        for key, extra in extras.items()
+        if isinstance(extra, dict) and where in str(extra.get("may_differ"))
+    )
+
+
+def _is_plugin(kind: str, name: str) -> bool:
+    try:
+        return plugins.is_plugin(kind, name)
+    except ConfigError as error:
+        raise ValueError(error) from error

@@ -13,7 +13,8 @@ import torch
 import yaml
 
 from fastssl import plugins
-from fastssl.config.resolve import ResolvedConfig, flatten
+from fastssl.config.resolve import ResolvedConfig, flatten, saved_values
+from fastssl.config.schema import keys_that_may_differ
 from fastssl.distributed import process_group
 from fastssl.engine import checkpoint, compilation, devices, step_memory
 from fastssl.engine.build import Run, assemble
@@ -30,10 +31,6 @@ from fastssl.tracking.metrics import Record, read_metrics
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic, write_json
 
-# What may change between a run and its continuation without changing its numbers.
-FREE = {"max_time", "threads", "loader_threads", "device", "reader", "tensorboard", "store"}
-FREE |= {"log_every", "eval_batch", "compile", "checkpoint_every"}
-LOCAL = {"store", "threads", "loader_threads", "reader"}  # what may differ between ranks
 # How torch and the libraries below it say that an allocation failed.
 SHORT = {"out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc"}
 SHORT |= {"alloc_failed"}  # cuBLAS and cuDNN
@@ -93,9 +90,10 @@ def start(
             display.say(f"{folder.path} is finished: {resolved.config.steps:,} steps")
             return 0
         content = checkpoint.newest(folder, display.say)
+    own = keys_that_may_differ("ranks")
     group.agree(
         {
-            "configuration": repr({k: v for k, v in resolved.as_dict().items() if k not in LOCAL}),
+            "configuration": repr({k: v for k, v in resolved.as_dict().items() if k not in own}),
             "store": find_store(resolved).fingerprint,
             "checkpoint": f"step {content['trip']['step'] if content else 0}",
         }
@@ -110,7 +108,7 @@ def start(
 
 def same_run(resolved: ResolvedConfig, folder: RunFolder) -> ResolvedConfig:
     """Refuse to go on with other settings than the run has; keep what `auto` chose then."""
-    saved = flatten(folder.read_config())
+    saved = saved_values(folder.read_config())
     wanted = flatten(resolved.as_dict())
     kept = {}
     for key in sorted(saved.keys() | wanted.keys(), key=lambda key: (key != "algorithm", key)):
@@ -119,7 +117,7 @@ def same_run(resolved: ResolvedConfig, folder: RunFolder) -> ResolvedConfig:
         if chosen or (key == "compile" and new == "auto"):
             kept[key] = old
             continue
-        if old == new or key in FREE:
+        if old == new or key in keys_that_may_differ("resume"):
             continue
         raise ConfigError(
             f"{folder.path} was begun with {as_typed(key, old)}, not {as_typed(key, new)}",

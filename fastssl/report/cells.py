@@ -10,15 +10,14 @@ from functools import cache
 from typing import Any
 
 from fastssl.config.resolve import flatten, load
+from fastssl.config.schema import keys_that_may_differ
 from fastssl.errors import UserError
 from fastssl.report.aggregation import Stat, figures, stat
 from fastssl.report.load import Missing, Run, task_name
 from fastssl.sweep.grid import format_value
 
 # What tells no cell from another: seeds, places, and keys without influence on the numbers.
-ASIDE = {"seed", "split_seed", "data", "labels", "algorithm", "algo", "store", "label_file"}
-ASIDE |= {"max_time", "threads", "loader_threads", "tensorboard", "log_every", "eval_batch"}
-ASIDE |= {"checkpoint_every", "eval_every", "eval_every_late", "reader", "compile", "device"}
+ASIDE = keys_that_may_differ("cells")
 
 
 @dataclass(slots=True)

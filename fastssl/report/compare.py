@@ -5,16 +5,17 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from fastssl.config.schema import keys_that_may_differ
 from fastssl.report import published
 from fastssl.report.aggregation import Stat, errors, last_error, reach
-from fastssl.report.cells import ASIDE, Cell
+from fastssl.report.cells import Cell
 from fastssl.report.published import Figure
 from fastssl.sweep.grid import format_value
 
 FIXMATCH = "fixmatch"
 ROUND = (30, 50, 70, 80, 90, 95, 98)  # accuracies to reach, of which the highest three are told
 HIGHER = ("precision", "recall", "f1", "auc")  # figures of which more is better
-HARMLESS = ASIDE | {"precision"}  # keys that a comparison with the paper may hide
+HARMLESS = keys_that_may_differ("paper")  # not named in a comparison with the paper
 
 
 @dataclass(frozen=True, slots=True)

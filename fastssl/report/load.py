@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fastssl.config.resolve import flatten
+from fastssl.config.resolve import saved_values
 from fastssl.errors import DataError
 from fastssl.sweep.cell_state import COMPLETE, SWEEP_FILE, is_locked, read_json
 from fastssl.sweep.grid import format_value
@@ -120,7 +120,7 @@ def read_run(folder: Path, name: str) -> Run:
     summary = read_json(folder / "summary.json")
     waiting = "running" if is_locked(folder) else "unfinished"
     status = "running" if is_locked(folder) else str(summary.get("status", waiting))
-    run = Run(folder, name, flatten(config), status, summary)
+    run = Run(folder, name, saved_values(config), status, summary)
     run.environment = read_json(folder / "environment.json")
     read_metrics(run, folder / "metrics.jsonl")
     return run

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fastssl.config.resolve import flatten
+from fastssl.config.resolve import flatten, saved_values
 from fastssl.errors import DataError
 from fastssl.sweep.grid import Cell
 from fastssl.tracking.run_dir import LOCK, RunFolder
@@ -36,7 +36,7 @@ def is_done(folder: Path, cell: Cell) -> bool:
     if read_summary(folder).get("status") not in COMPLETE or not run_folder.started():
         return False
     try:
-        saved = flatten(run_folder.read_config())
+        saved = saved_values(run_folder.read_config())
     except DataError:  # the cell's own process reports it
         return False
     wanted = flatten(cell.resolved.as_dict())

@@ -51,7 +51,7 @@ class CurriculumSettings(Settings):
     floor: float = Field(0.0, ge=0, le=1)
     """Lowest threshold; the paper saw a slight gain with 0.5."""
 
-    prior: Literal["uniform", "labelled", "estimated"] = "uniform"
+    prior: Literal["uniform", "labeled", "estimated"] = "uniform"
     """Share of a class that counts as equally learnt: the same for all (the paper), that of the
     labelled set, or that of the network's own predictions; the last two for unbalanced data."""
 
@@ -81,7 +81,7 @@ def init_state(config: CurriculumSettings, info: DatasetInfo) -> State:
         # images marked with each class and, last, images never marked
         "counts": counts,
     }
-    if config.prior == "labelled":
+    if config.prior == "labeled":
         state["share"] = info.labeled_shares.to(info.device, torch.float32)
     if config.prior == "estimated":
         state["share"] = torch.zeros(info.num_classes, device=info.device)

@@ -82,7 +82,7 @@ def flexible_mask(answer: Tensor, batch: Batch, memory: Memory, config: Any) -> 
     marks = memory.setdefault("marks", [-1] * IMAGES)
     count = Counter(marks)
     scale = [1.0] * classes
-    if config.prior == "labelled":
+    if config.prior == "labeled":
         scale = [max(classes * float(share), 0.01) for share in facts().labeled_shares]
     if config.prior == "estimated":
         mean = answer.mean(0)

@@ -114,7 +114,7 @@ def test_marks_take_less_than_eight_bytes_an_image():
 
 def test_a_rare_class_is_learnt_with_fewer_marks():
     shares = torch.tensor([0.6, 0.3, 0.1])
-    config = cpl.CurriculumSettings(prior="labelled", mapping="linear", threshold=1.0)
+    config = cpl.CurriculumSettings(prior="labeled", mapping="linear", threshold=1.0)
     state = cpl.init_state(config, DatasetInfo(3, 100, shares, "cpu"))
     state["counts"].copy_(torch.tensor([60, 15, 10, 15]))
     torch.testing.assert_close(cpl.thresholds(state, config), torch.tensor([1.0, 0.5, 1.0]))
@@ -123,7 +123,7 @@ def test_a_rare_class_is_learnt_with_fewer_marks():
 
 
 def test_a_class_that_is_not_expected_has_a_threshold_all_the_same():
-    config = cpl.CurriculumSettings(prior="labelled", mapping="linear", threshold=1.0)
+    config = cpl.CurriculumSettings(prior="labeled", mapping="linear", threshold=1.0)
     state = cpl.init_state(config, DatasetInfo(3, 100, torch.tensor([0.5, 0.5, 0.0]), "cpu"))
     state["counts"].copy_(torch.tensor([60, 30, 0, 10]))
     torch.testing.assert_close(cpl.thresholds(state, config), torch.tensor([1.0, 0.5, 0.0]))

@@ -41,7 +41,7 @@ CASES = [
     ("flexmatch", {"threshold": 0.7}),
     ("flexmatch", {"threshold": 0.7, "mapping": "linear", "warmup": False, "floor": 0.5}),
     ("flexmatch", {"threshold": 0.6, "mapping": "concave", "forward": "split"}),
-    ("flexmatch", {"threshold": 0.7, "prior": "labelled", "unlabeled_weight": 3.0}),
+    ("flexmatch", {"threshold": 0.7, "prior": "labeled", "unlabeled_weight": 3.0}),
     ("flexmatch", {"threshold": 0.7, "prior": "estimated", "prior_decay": 0.8}),
     ("freematch", {"fairness_weight": 0.5, "decay": 0.6, "unlabeled_weight": 2.0}),
     ("freematch", {"fairness_weight": 0.5, "lowest": 0.9, "highest": 0.95, "forward": "split"}),

@@ -4,8 +4,10 @@ import pytest
 import yaml
 
 from fastssl.cli.listing import configuration
-from fastssl.config.resolve import available, load
+from fastssl.config.resolve import available, flatten, load, saved_values
+from fastssl.config.schema import RunConfig, keys_that_may_differ
 from fastssl.errors import ConfigError
+from pipelines.readers import READERS
 from tests.faults.fuzzing import bounded
 
 
@@ -180,3 +182,55 @@ def test_a_bomb_on_the_command_line_is_refused():
     ]
     with bounded(seconds=10, growth=100 << 20), pytest.raises(ConfigError, match="lr is"):
         load("digits", [f"lr=[{', '.join(levels)}]"])
+
+
+OLD = {"algo.prior=labelled": "algo.prior=labeled"}
+if "accumulate" in RunConfig.model_fields:
+    OLD["micro_batch=2"] = "accumulate=2"
+
+
+@pytest.mark.parametrize(("old", "new"), OLD.items())
+def test_an_old_name_is_refused_with_the_new_one(old, new, tmp_path):
+    for source in ("file", "command line"):
+        file = tmp_path / f"{source}.yaml"
+        key, value = old.split("=")
+        text = f"algo: {{{key[5:]}: {value}}}" if key.startswith("algo.") else f"{key}: {value}"
+        file.write_text(f"data: digits\n{text if source == 'file' else ''}\n")
+        with pytest.raises(ConfigError) as caught:
+            load(file, [old] if source == "command line" else [])
+        lines = str(caught.value).splitlines()
+        assert len(lines) == 2 and key in lines[0] and new in lines[1]
+
+
+def test_an_old_name_hides_no_other_mistake():
+    with pytest.raises(ConfigError) as caught:
+        load("digits", ["algo.prior=labelled", "bach=3"])
+    assert "2 problems" in str(caught.value) and "use algo.prior=labeled" in str(caught.value)
+
+
+def test_old_names_in_a_run_folder_are_translated(tmp_path):
+    written = load("digits", ["algo.prior=labeled"]).as_dict()
+    written["algo"]["prior"] = "labelled"
+    if "accumulate" in RunConfig.model_fields:
+        del written["accumulate"]
+        written["micro_batch"] = 0
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(written))
+    (tmp_path / "checkpoints").mkdir()
+    resolved = load(tmp_path)
+    assert resolved.settings.prior == "labeled"
+    assert saved_values(written) == flatten(load("digits", ["algo.prior=labeled"]).as_dict())
+
+
+def test_where_a_key_may_differ_is_metadata_of_its_field():
+    ranks, resume, cells, paper = map(keys_that_may_differ, ("ranks", "resume", "cells", "paper"))
+    assert ranks < resume < cells < paper < set(RunConfig.model_fields)
+    assert ranks == {"store", "threads", "loader_threads", "reader"}
+    assert "max_time" in resume and "seed" not in resume and "seed" in cells
+    assert paper - cells == {"precision"} and "steps" not in paper
+
+
+def test_every_registered_reader_is_accepted_and_no_other():
+    for name in ("auto", *READERS):
+        assert load("digits", [f"reader={name}"]).config.reader == name
+    with pytest.raises(ConfigError, match="reader is 'none'; expected one of: auto, dali"):
+        load("digits", ["reader=none"])
