@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,17 +12,19 @@ from pathlib import Path
 from types import FrameType
 
 from fastssl.errors import ConfigError
+from fastssl.tracking.console import messages
 from fastssl.tracking.progress_bar import Progress
 from pipelines.convert import Options
 from pipelines.convert import convert as write_store
 from pipelines.convert.destination import refuse_filled
 from pipelines.datasets import DATASETS
-from pipelines.sources import Source
 from pipelines.sources.folder import OwnOptions
 from pipelines.sources.open import open_source
 from pipelines.store.store import Store, default_place, open_store
 from pipelines.store.verify import Report
 from pipelines.store.verify import verify as look
+
+logger = logging.getLogger(__name__)
 
 
 def convert(
@@ -69,15 +71,18 @@ def convert(
     )
     place = _place(source, out)
     raw = open_source(source, own, root=root, download=download, extra=not no_extra)
-    _tell(raw, progress)
-    options.load()  # before the bar, so that its rate is that of the work
-    began = time.monotonic()
-    total = sum(split.count for split in raw.splits.values())
-    with _terminated(), Progress(total, f"converting {raw.name}", enabled=progress) as bar:
-        write_store(raw, place, options, advance=bar.advance)
-    store = open_store(place)
-    if progress:
-        print(_summary(store, time.monotonic() - began), file=sys.stderr)
+    with messages(quiet=not progress):
+        if raw.terms:
+            logger.info("terms of %s: %s", raw.name, raw.terms)
+        for note in raw.notes:
+            logger.info("%s", note)
+        options.load()  # before the bar, so that its rate is that of the work
+        began = time.monotonic()
+        total = sum(split.count for split in raw.splits.values())
+        with _terminated(), Progress(total, f"converting {raw.name}") as bar:
+            write_store(raw, place, options, advance=bar.advance)
+        store = open_store(place)
+        logger.info("%s", _summary(store, time.monotonic() - began))
     return store
 
 
@@ -91,12 +96,6 @@ def _place(source: str, out: Path | None) -> Path:
             raise ConfigError(f"{place} lies inside {source}", "give an OUT outside the source")
     refuse_filled(place)
     return place
-
-
-def _tell(raw: Source, aloud: bool) -> None:
-    lines = [f"terms of {raw.name}: {raw.terms}"] if raw.terms else []
-    for line in [*lines, *raw.notes] if aloud else ():
-        print(line, file=sys.stderr)
 
 
 def _summary(store: Store, seconds: float) -> str:
@@ -130,7 +129,7 @@ def _terminated() -> Iterator[None]:
 
 def verify(store: Path, sample: int | None = None, *, progress: bool = True) -> Report:
     """Check a store; the report says how many images were looked at and what is wrong."""
-    with Progress(0, f"verifying {store}", enabled=progress) as bar:
+    with messages(quiet=not progress), Progress(0, f"verifying {store}") as bar:
 
         def begin(total: int) -> None:
             bar.total = total

@@ -27,7 +27,8 @@ __all__ = [
     "writing",
 ]
 
-RESUME = "free space or permissions there, then add --resume; or take another --out"  # for the files of a run folder
+# What to do if a file of a run folder cannot be written.
+RESUME = "free space or permissions there, then add --resume; or take another --out"
 
 
 def cannot_write(path: Path, error: OSError, fix: str = RESUME) -> ResourceError:

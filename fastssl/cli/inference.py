@@ -32,10 +32,14 @@ def predict(
     """Say what is on pictures, with the averaged weights of a run."""
     from fastssl.inference.prediction_files import predict as work
     from fastssl.inference.predictor import Predictor
+    from fastssl.tracking.console import messages
     from fastssl.tracking.progress_bar import Progress
 
     model = Predictor(run, checkpoint, device)
-    with Progress(0, "predicting", unit="pictures", enabled=sys.stderr.isatty()) as bar:
+    with (
+        messages(quiet=not sys.stderr.isatty()),
+        Progress(0, "predicting", unit="images") as bar,
+    ):
         tally = work(
             model,
             images,

@@ -26,8 +26,9 @@ from fastssl.engine.summary import end_lines, start_lines, summarize
 from fastssl.engine.view_sheet import make_sheet
 from fastssl.errors import ConfigError, DataError, ResourceError, UserError, cannot_write
 from fastssl.tracking import environment, tensorboard
-from fastssl.tracking.console import Display
+from fastssl.tracking.console import messages, open_log
 from fastssl.tracking.metrics import Record, read_metrics
+from fastssl.tracking.progress_bar import Display
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic, write_json
 
@@ -46,7 +47,7 @@ def train(
     as_json: bool = False,
 ) -> int:
     """Train a run to its end; return the exit code."""
-    with process_group.joined() as group:
+    with process_group.joined() as group, messages(quiet=group.ranks.rank != 0):
         ranks = group.ranks
         device = devices.choose(resolved.config, group.local_rank, group.local_world)
         resolved = fixed(resolved, device)
@@ -82,7 +83,7 @@ def start(
 ) -> int:
     """Begin or go on in a folder that is ours."""
     ranks = group.ranks
-    display = Display(resolved.config.steps, ranks.rank != 0)
+    display = Display(resolved.config.steps)
     content = None
     if folder.started():
         resolved = same_run(resolved, folder)
@@ -159,7 +160,7 @@ def travel(run: Run, trip: TrainingProgress, folder: RunFolder, display: Display
         write_start(run, folder)
         record = Record(folder, config.tensorboard, trip.step)
         writer = checkpoint.Writer(folder, trip.step)
-        display.keep(record.log)
+        open_log(folder.log)
     try:
         training = Training(run, trip, display, record, writer)
         if record and config.tensorboard and not trip.step:
@@ -224,7 +225,7 @@ def rehearse(
 
     from fastssl.engine.loop import train_step
 
-    display = Display(resolved.config.steps, ranks.rank != 0)
+    display = Display(resolved.config.steps)
     with out_of_memory(resolved):
         run = assemble(resolved, device, ranks)
         prepare(run, 0, "nothing is written", display)

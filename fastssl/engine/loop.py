@@ -20,8 +20,8 @@ from fastssl.engine.progress import TrainingProgress, evaluates, logs, saves
 from fastssl.engine.signals import Stop
 from fastssl.errors import DivergedError
 from fastssl.tracking import tensorboard
-from fastssl.tracking.console import Display
 from fastssl.tracking.metrics import Record
+from fastssl.tracking.progress_bar import Display
 from pipelines.loader.batch import Batch
 
 TIME_UP = 1  # in the place of a signal's number

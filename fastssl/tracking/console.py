@@ -1,113 +1,115 @@
-"""What a person sees of a run: six lines at the start, a bar or plain lines, a table at the end."""
+"""The messages of fastssl: the logger "fastssl", its stderr handler and the log file of a run.
+
+Every module logs to `logging.getLogger(__name__)`. Within `messages()` the lines appear on
+stderr, unless the logger "fastssl" has a handler of the user's; they are then the user's alone:
+
+    logging.getLogger("fastssl").setLevel(logging.WARNING)  # silences training
+    logging.getLogger("fastssl").addHandler(my_handler)     # redirects it
+
+Nothing here may stop a training: a closed terminal or a full disk is ignored or reported once.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+LOGGER = logging.getLogger("fastssl")
 
-class Display:
-    """Progress on stderr: a bar on a terminal, plain lines in a log, nothing on other ranks."""
 
-    def __init__(self, steps: int, quiet: bool) -> None:
-        self.steps = steps
-        self.quiet = quiet
-        self._early: list[str] = []  # what was said before there was a log
-        self._log: Callable[[str], None] | None = None
-        self.top1 = ""
-        self.began = time.monotonic()
-        self.first: int | None = None
-        self._bar: Any = None
-        self._task: Any = None
+def text_of(record: logging.LogRecord) -> str:
+    """Return the line of a message, which names its level if it is a warning or worse."""
+    level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+    return f"{level}{record.getMessage()}"
 
-    def keep(self, log: Callable[[str], None]) -> None:
-        """Send every line to log.txt too, beginning with those said so far."""
-        for line in self._early:
-            log(line)
-        self._log = log
 
-    def log(self, line: str) -> None:
-        """Write a line into the log alone."""
-        if self._log:
-            self._log(line)
-        elif not self.quiet:
+class ConsoleHandler(logging.Handler):
+    """Prints messages on stderr, above the progress bar while one is shown."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.bar: Any = None  # the rich progress that is shown, see progress_bar.Bar
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one message; a line that the bar shows already is not repeated."""
+        with suppress(OSError, ValueError):  # the terminal is gone, or the disk is full
+            if self.bar is None:
+                print(text_of(record), file=sys.stderr, flush=True)
+            elif not getattr(record, "shown_by_bar", False):
+                self.bar.console.print(text_of(record), markup=False, highlight=False)
+
+
+class LogFile(logging.Handler):
+    """Appends messages to log.txt, beginning with those from before there was a run folder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._path: Path | None = None
+        self._early: list[str] = []
+        self._warned = False
+
+    def open(self, path: Path) -> None:
+        """Write the messages so far, and all later ones, to a file."""
+        self._path = path
+        while self._early:
+            self._write(path, self._early.pop(0))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append one message with its time."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        line = f"{when} {text_of(record)}"
+        if self._path is None:
             self._early.append(line)
-
-    def say(self, line: str) -> None:
-        """Print a line and keep it in the log."""
-        self.log(line)
-        if self.quiet:
-            return
-        if self._bar:
-            self._bar.console.print(line, markup=False, highlight=False)
         else:
-            tell(line)
+            self._write(self._path, line)
 
-    def begin(self, step: int) -> None:
-        """Start the bar, where there is a terminal."""
-        self.first, self.began = step, time.monotonic()
-        if self.quiet or not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        self._bar = Progress(
-            TextColumn("{task.completed}/{task.total}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.description}"),
-            console=Console(stderr=True),
-        )
-        self._bar.start()
-        self._task = self._bar.add_task("starting", total=self.steps, completed=step)
-
-    def step(self, step: int) -> None:
-        """Move the bar on."""
-        if self._bar:
-            self._bar.update(self._task, completed=step)
-
-    def logged(self, step: int, line: dict[str, Any]) -> None:
-        """Tell the metrics of a log step."""
-        words = [f"loss {line['loss']:.4f}"]
-        if "trusted" in line:
-            words.append(f"trusted {100 * line['trusted']:.0f} %")
-        if line.get("fp16_skipped"):
-            words.append(f"fp16 skipped {line['fp16_skipped']:,}")
-        words += [self.top1] if self.top1 else []
-        words.append(f"{line['speed/images_per_s']:,.0f} images/s")
-        words.append(f"wait {100 * line['speed/data_wait']:.1f} %")
-        words.append(f"left {self.left(step)}")
-        text = "  ".join(words)
-        self.log(f"step {step}/{self.steps}  {text}")
-        if self._bar:
-            self._bar.update(self._task, description=text)
-        elif not self.quiet:
-            tell(f"step {step}/{self.steps}  {text}")
-
-    def evaluated(self, step: int, figures: dict[str, Any]) -> None:
-        """Remember the accuracy for the lines to come."""
-        self.top1 = f"top-1 {100 - figures['error']:.2f} %"
-        self.log(f"step {step} evaluated: error {figures['error']:.2f} %")
-
-    def left(self, step: int) -> str:
-        """Return the time left, by the pace since the start of this process."""
-        done = step - (self.first or 0)
-        spent = time.monotonic() - self.began
-        return clock(spent / done * (self.steps - step)) if done else "?"
-
-    def end(self) -> None:
-        """Take the bar away."""
-        if self._bar:
-            self._bar.stop()
-            self._bar = None
+    def _write(self, path: Path, line: str) -> None:
+        try:
+            # Opened for each line: no buffer is left that could fail again when it is closed.
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                LOGGER.warning("log.txt can't be written (%s); going on", error)
 
 
-def tell(line: str) -> None:
-    """Print a line on stderr; a terminal that has gone, or a full disk, stops no training."""
-    with suppress(OSError, ValueError):
-        print(line, file=sys.stderr, flush=True)
+@contextmanager
+def messages(*, quiet: bool = False) -> Iterator[None]:
+    """Show the messages of the block on stderr, or none if `quiet` (on all ranks but 0).
+
+    A level or handler that the user gave to the logger stays in force.
+    """
+    level, propagate = LOGGER.level, LOGGER.propagate
+    handlers: list[logging.Handler] = [LogFile()]
+    if not LOGGER.handlers:
+        handlers.append(ConsoleHandler())
+        LOGGER.propagate = False  # handlers of the root logger would print every line again
+    if quiet:
+        LOGGER.setLevel(logging.CRITICAL + 1)
+    elif level == logging.NOTSET:
+        LOGGER.setLevel(logging.DEBUG)
+    for handler in handlers:
+        LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            LOGGER.removeHandler(handler)
+        LOGGER.propagate = propagate
+        LOGGER.setLevel(level)
+
+
+def open_log(path: Path) -> None:
+    """Write the messages of the surrounding `messages()` block to a file, from the first on."""
+    files = [one for one in LOGGER.handlers if isinstance(one, LogFile)]
+    if files:
+        files[-1].open(path)
 
 
 def clock(seconds: float) -> str:

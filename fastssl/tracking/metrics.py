@@ -7,9 +7,8 @@ where they fail, one warning is given and training goes on.
 from __future__ import annotations
 
 import json
-import sys
+import logging
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +16,8 @@ from typing import IO, Any
 from fastssl.errors import cannot_write
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic
+
+logger = logging.getLogger(__name__)
 
 
 class Record:
@@ -59,15 +60,6 @@ class Record:
         if self._board is not None:
             self.guarded("TensorBoard", lambda: getattr(self._board, method)(*arguments, **named))
 
-    def log(self, line: str) -> None:
-        """Add a line to log.txt."""
-
-        def write() -> None:
-            with open(self.folder.log, "a", encoding="utf-8") as file:
-                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
-
-        self.guarded("log.txt", write)
-
     def guarded(self, what: str, action: Any) -> None:
         """Do what a run can go without; where it fails, warn once."""
         try:
@@ -75,8 +67,7 @@ class Record:
         except Exception as error:
             if what not in self._warned:
                 self._warned.add(what)
-                with suppress(OSError, ValueError):  # stderr may be gone, too
-                    print(f"warning: {what} can't be written ({error}); going on", file=sys.stderr)
+                logger.warning("%s can't be written (%s); going on", what, error)
 
     def flush(self) -> None:
         """Bring TensorBoard's events to the disk."""

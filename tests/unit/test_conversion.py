@@ -11,7 +11,8 @@ import pytest
 from fastssl.conversion import convert, verify
 from fastssl.errors import ConfigError
 from fastssl.tracking import progress_bar
-from fastssl.tracking.progress_bar import Progress, clock
+from fastssl.tracking.console import clock, messages
+from fastssl.tracking.progress_bar import Progress
 from pipelines.sources.checksums import MD5
 from tests import publishers
 from tests.pictures import write_flat, write_folder
@@ -134,16 +135,15 @@ class Terminal(io.StringIO):
 
 def test_progress_is_a_bar_on_a_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with Progress(10, "baking", "cakes") as bar:
+    with messages(), Progress(10, "baking", "cakes") as bar:
         bar.advance(4)
-        bar._bar.refresh()
     assert "baking" in sys.stderr.getvalue()
 
 
 def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, capsys):
     now = [100.0]
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
-    with Progress(100, "baking", "cakes") as bar:
+    with messages(), Progress(100, "baking", "cakes") as bar:
         for _ in range(50):
             now[0] += 0.5
             bar.advance(1)
@@ -153,9 +153,9 @@ def test_progress_is_a_line_now_and_then_in_a_log(monkeypatch, capsys):
 
 
 def test_progress_can_be_silent_and_says_nothing_after_an_error(capsys):
-    with Progress(10, "baking", enabled=False) as bar:
+    with messages(quiet=True), Progress(10, "baking") as bar:
         bar.advance(10)
-    with pytest.raises(KeyError), Progress(10, "baking"):
+    with pytest.raises(KeyError), messages(), Progress(10, "baking"):
         raise KeyError
     assert capsys.readouterr().err == ""
 

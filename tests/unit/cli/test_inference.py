@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fastssl.cli.command import app
 from fastssl.errors import ConfigError, DataError
+from fastssl.tracking.console import messages
 from fastssl.tracking.progress_bar import Progress
 
 VERBS = sorted(typer.main.get_command(app).commands)
@@ -87,7 +88,7 @@ def test_progress_towards_an_unknown_total_promises_no_end(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("fastssl.tracking.progress_bar.time.monotonic", lambda: now[0])
-    with Progress(0, "predicting", "pictures") as bar:
+    with messages(), Progress(0, "predicting", "pictures") as bar:
         now[0] += 4
         bar.advance(8)
     assert capsys.readouterr().err == "predicting: 8 pictures, 2 pictures/s\n"

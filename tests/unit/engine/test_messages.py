@@ -17,7 +17,8 @@ from fastssl.engine.nonfinite import NonFiniteCheck
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
 from fastssl.errors import ConfigError, DataError
-from fastssl.tracking.console import Display
+from fastssl.tracking import progress_bar
+from fastssl.tracking.progress_bar import Display
 from fastssl.tracking.run_dir import RunFolder
 from tests import runs
 from tests.runs import TINY
@@ -71,10 +72,10 @@ def test_a_run_that_was_never_evaluated_says_so_and_names_no_step():
     ]
 
 
-def test_steps_that_fp16_skipped_are_told():
+def test_steps_that_fp16_skipped_are_told(monkeypatch):
     lines = []
-    display = Display(10, True)
-    display.keep(lines.append)
+    monkeypatch.setattr(progress_bar.logger, "info", lambda text, *a, **k: lines.append(text % a))
+    display = Display(10)
     line = {"loss": 1.0, "speed/images_per_s": 9.0, "speed/data_wait": 0.0}
     display.logged(5, {**line, "fp16_skipped": 0})
     display.logged(6, {**line, "fp16_skipped": 3})
