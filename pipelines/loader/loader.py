@@ -19,8 +19,8 @@ from pipelines.loader.prefetch import PATIENCE, Ring, StalledError
 from pipelines.loader.transfer import Transfer
 from pipelines.readers import READERS, Indices, Pixels
 from pipelines.readers.auto import choose
-from pipelines.sampling.order import Order, Places, check_divisible
-from pipelines.sampling.rng import words
+from pipelines.sampling.order import Order, Positions, check_divisible
+from pipelines.sampling.rng import random_uint64
 from pipelines.sampling.split import Split
 from pipelines.views import apply, draw
 
@@ -41,8 +41,8 @@ class Plan:
     """What one step takes, the whole global batch, and this rank's images of it."""
 
     step: int
-    labeled: Places
-    unlabeled: Places
+    labeled: Positions
+    unlabeled: Positions
     indices: Indices
 
 
@@ -246,7 +246,7 @@ class Loader:
             views=dict(zip(self.views, unlabeled, strict=True)),
             position=send(plan.unlabeled[self._own(len(plan.unlabeled))]),
             global_positions=send(plan.unlabeled),
-            key=send(words(self.seed, "step", plan.step, 2).view(np.int64)),
+            key=send(random_uint64(self.seed, "step", plan.step, 2).view(np.int64)),
         )
         return Made(batch, self._transfer.mark())
 

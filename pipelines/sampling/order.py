@@ -1,8 +1,8 @@
-"""Which images a step sees: a pure function of (seed, step), with no list of the run.
+"""Which images a step sees: a pure function of (seed, step), computed without a list of all steps.
 
-Two streams. Unlabelled: shuffled passes without replacement; what is left at the end of a pass
-and too little for a batch is dropped, so no image stands twice in one global batch. Labelled:
-shuffled passes that run on without a seam, so a batch may be larger than the set.
+There are two streams. Unlabeled: shuffled passes without replacement; the end of a pass that is
+too short for a batch is dropped, so no image occurs twice in one global batch. Labeled: shuffled
+passes that follow each other without a gap, so a batch may be larger than the set.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pipelines.errors import ConfigError
 from pipelines.sampling.rng import permutation
 
-Places = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
 def check_divisible(batch: int, ranks: int, parts: int = 1) -> None:
@@ -26,7 +26,7 @@ def check_divisible(batch: int, ranks: int, parts: int = 1) -> None:
 
 
 class Passes:
-    """The shuffled passes over one set; it keeps the last one only (4 bytes an image)."""
+    """The shuffled passes over one set; only the last one is kept (4 bytes per image)."""
 
     def __init__(self, seed: int, purpose: str, size: int) -> None:
         self.seed = seed
@@ -36,7 +36,9 @@ class Passes:
 
     def __getitem__(self, number: int) -> npt.NDArray[np.uint32]:
         """Return the shuffled set of pass `number`."""
-        last = self._last  # read once: the loader's thread and a test may both be here
+        # Read once: the loader's thread and the main thread may both be here, and the attribute
+        # may be replaced between the test and the return.
+        last = self._last
         if last is None or last[0] != number:
             last = (number, permutation(self.seed, self.purpose, number, self.size))
             self._last = last
@@ -44,42 +46,42 @@ class Passes:
 
 
 class Order:
-    """The places, in the labelled and in the unlabelled set, that every step takes."""
+    """The positions in the labeled and in the unlabeled set that each step uses."""
 
     def __init__(
         self, seed: int, labeled: int, unlabeled: int, batch: int, unlabeled_batch: int
     ) -> None:
         if batch and not labeled:
             raise ConfigError(
-                "no image of the training set is labelled",
-                "ask for labels (labels=40, labels=all) and look at the store's index.csv",
+                "no image of the training set is labeled",
+                "type labels=40 or labels=all, and check the labels in the store's index.csv",
             )
         if 0 < unlabeled < unlabeled_batch:
             raise ConfigError(
-                f"one step takes {unlabeled_batch:,} different unlabelled images (ratio times "
+                f"one step needs {unlabeled_batch:,} different unlabeled images (ratio times "
                 f"batch), but there are only {unlabeled:,}",
-                "make ratio or batch smaller",
+                "type a smaller ratio or batch",
             )
         self.batch = batch
         self.unlabeled_batch = unlabeled_batch if unlabeled else 0
         self._labeled = Passes(seed, "labeled", labeled)
         self._unlabeled = Passes(seed, "unlabel", unlabeled)
 
-    def labeled(self, step: int) -> Places:
-        """Return the places in the labelled set that `step` takes."""
-        places = np.empty(self.batch, dtype=np.int64)
+    def labeled(self, step: int) -> Positions:
+        """Return the positions [batch] in the labeled set that `step` uses."""
+        positions = np.empty(self.batch, dtype=np.int64)
         done = 0
-        while done < self.batch:
+        while done < self.batch:  # a batch may extend over several passes
             number, start = divmod(step * self.batch + done, self._labeled.size)
             part = self._labeled[number][start : start + self.batch - done]
-            places[done : done + len(part)] = part
+            positions[done : done + len(part)] = part
             done += len(part)
-        return places
+        return positions
 
-    def unlabeled(self, step: int) -> Places:
-        """Return the places in the unlabelled set that `step` takes, no one twice."""
+    def unlabeled(self, step: int) -> Positions:
+        """Return the positions [unlabeled_batch] in the unlabeled set, without repeats."""
         if not self.unlabeled_batch:
             return np.empty(0, dtype=np.int64)
-        number, place = divmod(step, self._unlabeled.size // self.unlabeled_batch)
-        start = place * self.unlabeled_batch
+        number, batch = divmod(step, self._unlabeled.size // self.unlabeled_batch)
+        start = batch * self.unlabeled_batch
         return self._unlabeled[number][start : start + self.unlabeled_batch].astype(np.int64)

@@ -1,7 +1,7 @@
-"""Which images of the training set are labelled, unlabelled and held out.
+"""Which images of the training set are labeled, unlabeled and held out.
 
-A split is a pure function of the true labels and the seed. Asking for more labels with the same
-seed keeps the ones there were.
+A split is a pure function of the true labels and the seed. With the same seed, a larger number of
+labels includes all images of a smaller one.
 """
 
 from collections.abc import Sequence
@@ -39,24 +39,24 @@ def make_split(
     validation: int | float = 0,
     index_file: Path | None = None,
 ) -> Split:
-    """Choose the labelled, unlabelled and validation images; a label of -1 means it has none.
+    """Choose the labeled, unlabeled and validation images.
 
     Args:
-        labels: the class of every training image.
-        classes: how many classes there are.
-        labels_wanted: how many labelled images, or "all" that have a label.
-        seed: which ones.
-        include_labeled: whether labelled images stand in the unlabelled set too.
-        imbalance: images of the most frequent class over the least, among the labelled.
-        unlabeled_imbalance: the same among the unlabelled, by their true classes.
-        validation: how many labelled images (or which share of them) to hold out.
-        index_file: a published split: the labelled indices, as text, .csv or .npy.
+        labels: the class of every training image; -1 where it has no label.
+        classes: the number of classes.
+        labels_wanted: the number of labeled images, or "all" that have a label.
+        seed: selects the images.
+        include_labeled: whether the unlabeled set contains the labeled images too.
+        imbalance: images of the most frequent class over the least, among the labeled.
+        unlabeled_imbalance: the same among the unlabeled, by their true classes.
+        validation: the number of labeled images to hold out, or their share if it is a float.
+        index_file: a published split: the labeled indices, as text, .csv or .npy.
     """
     _check_ratio("imbalance", imbalance)
     _check_ratio("unlabeled_imbalance", unlabeled_imbalance)
     published = None if index_file is None else read_indices(index_file, labels)
     held_out = _hold_out(labels, classes, validation, seed, published)
-    free = np.array(labels, dtype=np.int64)  # the class, or -1: no label, or held out
+    free = np.array(labels, dtype=np.int64)  # the class; -1 if it has no label or is held out
     free[held_out] = -1
     if published is None:
         labeled = _choose_labeled(free, classes, labels_wanted, imbalance, seed)
@@ -75,20 +75,20 @@ def make_split(
 
 
 def profile(classes: int, ratio: float) -> npt.NDArray[np.float64]:
-    """Return the share of each class against the first: exponential, down to 1/ratio."""
+    """Return the size of each class relative to the first: exponential, down to 1/ratio."""
     return ratio ** -(np.arange(classes) / max(classes - 1, 1))
 
 
 def read_indices(path: Path, labels: npt.NDArray[np.int64]) -> Indices:
-    """Read a published split and check that the data set can follow it."""
+    """Read a published split and check it against the labels of the training set."""
     try:
         found = np.load(path).ravel() if path.suffix == ".npy" else _read_text(path)
         if not np.issubdtype(found.dtype, np.integer):
-            raise ValueError(f"it holds {found.dtype}, not whole numbers")
+            raise ValueError(f"it contains {found.dtype}, not integers")
     except (OSError, ValueError) as error:
         raise DataError(
             f"cannot read the split {path}: {error}",
-            "give a text or .csv file with one index a line, or a .npy of whole numbers",
+            "give a text or .csv file with one index per line, or a .npy file of integers",
         ) from error
     indices = np.sort(found.astype(np.int64))
     outside = indices[(indices < 0) | (indices >= len(labels))]
@@ -97,7 +97,7 @@ def read_indices(path: Path, labels: npt.NDArray[np.int64]) -> Indices:
     if not len(indices):
         raise DataError(f"the split {path} is empty", fix)
     if len(outside):
-        what = f"the split {path} names image {outside[0]}; the training set has {len(labels):,}"
+        what = f"the split {path} names image {outside[0]} of {len(labels):,} training images"
         raise DataError(what, fix)
     if len(twice):
         raise DataError(f"the split {path} names image {twice[0]} twice", fix)
@@ -108,7 +108,7 @@ def read_indices(path: Path, labels: npt.NDArray[np.int64]) -> Indices:
 
 
 def _read_text(path: Path) -> npt.NDArray[np.int64]:
-    """Read the first column of a text file; a heading and `#` remarks are passed over."""
+    """Read the first column of a text file, without the header line and `#` comments."""
     lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     cells = [line.replace(",", " ").split()[0] for line in lines if line.strip(", ")]
     if cells and not cells[0].lstrip("+-").isdigit() and path.suffix == ".csv":
@@ -119,8 +119,8 @@ def _read_text(path: Path) -> npt.NDArray[np.int64]:
 def _check_ratio(name: str, ratio: float) -> None:
     if not 1 <= ratio < np.inf:
         raise ConfigError(
-            f"{name} is {ratio}; it is the most frequent class over the least frequent one",
-            f"give 1 (balanced) or more, as {name}=100",
+            f"{name} is {ratio}; expected the size of the most over the least frequent class",
+            f"type 1 (balanced) or more, for example {name}=100",
         )
 
 
@@ -130,22 +130,22 @@ def _check_published(
     if wanted not in ("all", found):
         raise ConfigError(
             f"labels={wanted}, but the split {path} names {found:,} images",
-            f"write labels={found} or labels=all",
+            f"type labels={found} or labels=all",
         )
     if imbalance != 1:
         raise ConfigError(
-            f"imbalance={imbalance} cannot hold: the split {path} says which images are labelled",
-            "leave out one of the two",
+            f"imbalance={imbalance} contradicts the split {path}, which lists the labeled images",
+            "remove imbalance or the file of the split",
         )
 
 
 def _shuffled(members: Indices, seed: int, purpose: str, group: int) -> Indices:
-    """Shuffle the members of one class; another class's members make no difference to it."""
+    """Shuffle the members of one class, independently of all other classes."""
     return members[permutation(seed, purpose, group, len(members))]
 
 
-def _take(labels: npt.NDArray[np.int64], counts: Sequence[int], seed: int, purpose: str) -> Indices:
-    """Take `counts[c]` images of every class c, at random, in ascending order."""
+def _pick(labels: npt.NDArray[np.int64], counts: Sequence[int], seed: int, purpose: str) -> Indices:
+    """Return `counts[c]` random images of every class c, in ascending order."""
     parts = [
         _shuffled(np.flatnonzero(labels == group), seed, purpose, group)[:count]
         for group, count in enumerate(counts)
@@ -154,7 +154,7 @@ def _take(labels: npt.NDArray[np.int64], counts: Sequence[int], seed: int, purpo
 
 
 def _apportion(shares: npt.NDArray[np.float64], total: int) -> list[int]:
-    """Divide `total` by shares into whole numbers that add up to it (largest remainders)."""
+    """Divide `total` by shares into integers that add up to it (largest remainders)."""
     exact = shares / shares.sum() * total
     counts = np.floor(exact).astype(np.int64)
     order = np.argsort(-(exact - counts), kind="stable")
@@ -169,7 +169,7 @@ def _hold_out(
     seed: int,
     published: Indices | None,
 ) -> Indices:
-    """Choose the validation images: every class by its share of the labelled images."""
+    """Choose the validation images; each class has its share of the images with a label."""
     pool = np.array(labels, dtype=np.int64)
     if published is not None:
         pool[published] = -1
@@ -177,12 +177,12 @@ def _hold_out(
     total = round(wanted * sizes.sum()) if isinstance(wanted, float) else wanted
     if total < 0 or total >= max(sizes.sum(), 1):
         raise ConfigError(
-            f"validation={wanted} asks for {total:,} of {int(sizes.sum()):,} labelled images",
-            "give a number of images or a share between 0 and 1, as validation=0.1",
+            f"validation={wanted} means {total:,} of {int(sizes.sum()):,} labeled images",
+            "type a number of images or a share between 0 and 1, for example validation=0.1",
         )
     if not total:
         return np.empty(0, dtype=np.int64)
-    return _take(pool, _apportion(sizes, total), seed, "validate")
+    return _pick(pool, _apportion(sizes, total), seed, "validate")
 
 
 def _choose_labeled(
@@ -196,33 +196,33 @@ def _choose_labeled(
     if wanted == "all":
         if imbalance == 1:
             return np.flatnonzero(labels >= 0)
-        return _take(labels, _largest_tail(available, imbalance), seed, "label")
+        return _pick(labels, _largest_tail(available, imbalance), seed, "label")
     if wanted < classes or (imbalance == 1 and wanted % classes):
         near = max(round(wanted / classes), 1) * classes
         raise ConfigError(
-            f"labels={wanted} cannot be shared out over {classes} classes",
-            f"take a multiple of {classes}, as labels={near}, or labels=all",
+            f"labels={wanted} cannot be divided equally among {classes} classes",
+            f"type a multiple of {classes}, for example labels={near}, or labels=all",
         )
     counts = _apportion(profile(classes, imbalance), wanted)
     for group, count in enumerate(counts):
         if not 0 < count <= available[group]:
             raise ConfigError(
-                f"labels={wanted} wants {count:,} labelled images of class {group}, "
+                f"labels={wanted} needs {count:,} labeled images of class {group}, "
                 f"which has {available[group]:,}",
-                "change labels, imbalance or validation, or take labels=all",
+                "change labels, imbalance or validation, or type labels=all",
             )
-    return _take(labels, counts, seed, "label")
+    return _pick(labels, counts, seed, "label")
 
 
 def _largest_tail(available: npt.NDArray[np.int64], ratio: float) -> list[int]:
-    """Return the largest long tail that the classes can fill, in whole images."""
+    """Return the class sizes of the largest long tail that the classes can fill."""
     shares = profile(len(available), ratio)
     head = float((available / shares).min())
     counts = [int(count) for count in np.floor(head * shares + 1e-9)]
     if not min(counts):
         raise ConfigError(
             f"an imbalance of {ratio} leaves no image of the rarest class",
-            "give a smaller imbalance",
+            "type a smaller imbalance",
         )
     return counts
 
@@ -235,16 +235,16 @@ def _long_tail(
     ratio: float,
     seed: int,
 ) -> Indices:
-    """Thin the unlabelled set out to a long tail, keeping the labelled images it holds."""
+    """Reduce the unlabeled set to a long tail; the labeled images in it are kept."""
     if (labels[offered] < 0).any():
         raise ConfigError(
-            "unlabeled_imbalance needs the class of every unlabelled image, and some have none",
-            "leave unlabeled_imbalance out for this data set",
+            "unlabeled_imbalance needs the class of every unlabeled image, and some have none",
+            "remove unlabeled_imbalance for this data set",
         )
     counts = _largest_tail(np.bincount(labels[offered], minlength=classes), ratio)
     kept = []
     for group, count in enumerate(counts):
         members = _shuffled(offered[labels[offered] == group], seed, "tail", group)
-        first = np.argsort(~np.isin(members, labeled), kind="stable")  # the labelled ones first
+        first = np.argsort(~np.isin(members, labeled), kind="stable")  # the labeled ones first
         kept.append(members[first][:count])
     return np.sort(np.concatenate(kept)).astype(np.int64)

@@ -7,13 +7,13 @@ import pytest
 
 from pipelines.errors import ConfigError
 from pipelines.sampling.order import Order
-from pipelines.sampling.rng import permutation, words
+from pipelines.sampling.rng import permutation, random_uint64
 
 LABELED = [4, 23, 21, 31, 2, 32, 10, 24]
 UNLABELED = [21913, 15255, 49483, 40406, 41839, 13250, 42939, 31494]
 
 
-def test_a_pass_shows_every_unlabelled_image_at_most_once_and_drops_the_tail():
+def test_a_pass_shows_every_unlabeled_image_at_most_once_and_drops_the_tail():
     order = Order(0, labeled=40, unlabeled=100, batch=4, unlabeled_batch=28)
     for first in (0, 3, 6):
         seen = np.concatenate([order.unlabeled(first + k) for k in range(3)])
@@ -21,14 +21,14 @@ def test_a_pass_shows_every_unlabelled_image_at_most_once_and_drops_the_tail():
         assert seen.min() >= 0 and seen.max() < 100
 
 
-def test_no_unlabelled_image_stands_twice_in_a_batch_even_when_the_batch_is_the_set():
+def test_no_unlabeled_image_stands_twice_in_a_batch_even_when_the_batch_is_the_set():
     order = Order(3, labeled=4, unlabeled=28, batch=4, unlabeled_batch=28)
     for step in range(5):
         assert sorted(order.unlabeled(step)) == list(range(28))
     assert (order.unlabeled(0) != order.unlabeled(1)).any()
 
 
-def test_labelled_passes_run_on_where_the_batch_is_larger_than_the_set():
+def test_labeled_passes_run_on_where_the_batch_is_larger_than_the_set():
     order = Order(0, labeled=40, unlabeled=0, batch=64, unlabeled_batch=0)
     run = np.concatenate([order.labeled(step) for step in range(5)])
     passes = run.reshape(8, 40)  # 5 batches of 64 are 8 passes of 40
@@ -69,26 +69,26 @@ def test_numpy_s_global_state_plays_no_part():
 
 
 def test_purposes_and_numbers_are_apart():
-    drawn = [words(0, purpose, number, 4) for purpose in ("a", "b") for number in (0, 1)]
+    drawn = [random_uint64(0, purpose, number, 4) for purpose in ("a", "b") for number in (0, 1)]
     assert len(np.unique(np.concatenate(drawn))) == 16
 
 
 def test_a_shuffle_is_even():
-    places = np.stack([permutation(seed, "even", 0, 8) for seed in range(4000)])
-    for column in places.T:
+    shuffled = np.stack([permutation(seed, "even", 0, 8) for seed in range(4000)])
+    for column in shuffled.T:
         counts = np.bincount(column, minlength=8)
         assert abs(counts - 500).max() < 100  # 4.8 standard deviations
 
 
 def test_too_few_images_for_a_batch():
-    with pytest.raises(ConfigError, match="448 different unlabelled images"):
+    with pytest.raises(ConfigError, match="448 different unlabeled images"):
         Order(0, 40, 447, 64, 448)
     Order(0, 40, 448, 64, 448)
     with pytest.raises(ConfigError, match="no image"):
         Order(0, 0, 448, 64, 448)
 
 
-def test_without_unlabelled_images_there_is_no_stream():
+def test_without_unlabeled_images_there_is_no_stream():
     assert len(Order(0, 40, 0, 64, 448).unlabeled(5)) == 0
     assert len(Order(0, 40, 100, 64, 0).unlabeled(5)) == 0
 

@@ -16,7 +16,7 @@ def per_class(labels, indices, classes=10):
     return np.bincount(labels[indices], minlength=classes).tolist()
 
 
-def test_balanced_and_the_unlabelled_set_is_the_whole_set():
+def test_balanced_and_the_unlabeled_set_is_the_whole_set():
     found = split()
     assert per_class(LABELS, found.labeled) == [4] * 10
     assert len(np.unique(found.labeled)) == 40
@@ -34,7 +34,7 @@ def test_the_seed_alone_decides_and_more_labels_keep_the_old_ones():
     assert set(one.labeled) < set(split(labels_wanted=250).labeled)
 
 
-def test_labelled_images_can_be_left_out_of_the_unlabelled_set():
+def test_labeled_images_can_be_left_out_of_the_unlabeled_set():
     found = split(include_labeled=False)
     assert len(found.unlabeled) == 960
     assert not set(found.unlabeled) & set(found.labeled)
@@ -47,7 +47,7 @@ def test_all_labels_of_a_set_of_unequal_classes():
     assert found.unlabeled.tolist() == list(range(12))
 
 
-def test_labels_come_from_the_labelled_part_of_a_store():
+def test_labels_come_from_the_labeled_part_of_a_store():
     labels = np.concatenate([np.arange(100) % 10, np.full(900, -1)])
     found = split(labels, include_labeled=False)
     assert found.labeled.max() < 100
@@ -78,7 +78,7 @@ def test_a_long_tail_adds_up_and_has_its_ratio():
     assert per_class(labels, every.labeled) == [int(2000 * s + 1e-9) for s in profile(10, 100)]
 
 
-def test_a_long_tailed_unlabelled_set_keeps_the_labelled_images():
+def test_a_long_tailed_unlabeled_set_keeps_the_labeled_images():
     labels = np.arange(20_000) % 10
     found = split(labels, unlabeled_imbalance=50)
     counts = per_class(labels, found.unlabeled)
@@ -112,13 +112,13 @@ def test_a_published_split(tmp_path, name):
     ("text", "complaint"),
     [
         ("1\ntwo\n", "cannot read"),
-        ("1\n1000\n", "image 1000; the training set has 1,000"),
+        ("1\n1000\n", "image 1000 of 1,000 training images"),
         ("-1\n", "image -1"),
         ("5\n5\n", "image 5 twice"),
         ("", "is empty"),
     ],
 )
-def test_a_published_split_that_does_not_fit(tmp_path, text, complaint):
+def test_a_published_split_that_does_not_fit_is_refused(tmp_path, text, complaint):
     path = tmp_path / "bad.txt"
     path.write_text(text)
     with pytest.raises(DataError, match=complaint) as caught:
@@ -126,12 +126,12 @@ def test_a_published_split_that_does_not_fit(tmp_path, text, complaint):
     assert "bad.txt" in caught.value.what
 
 
-def test_a_published_split_of_unlabelled_images_or_floats_or_nothing(tmp_path):
+def test_a_published_split_of_unlabeled_images_floats_or_nothing_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("7\n")
     with pytest.raises(DataError, match="no label"):
         split(np.full(10, -1), index_file=tmp_path / "a.txt", labels_wanted="all")
     np.save(tmp_path / "a.npy", np.array([1.5]))
-    with pytest.raises(DataError, match="whole numbers"):
+    with pytest.raises(DataError, match="not integers"):
         split(index_file=tmp_path / "a.npy", labels_wanted="all")
     with pytest.raises(DataError, match="missing"):
         split(index_file=tmp_path / "missing.txt", labels_wanted="all")
@@ -144,11 +144,11 @@ def test_a_published_split_of_unlabelled_images_or_floats_or_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"labels_wanted": 42}, "42 cannot be shared out over 10"),
-        ({"labels_wanted": 0}, "0 cannot be shared out"),
-        ({"labels_wanted": 2000}, "200 labelled images of class 0, which has 100"),
+        ({"labels_wanted": 42}, "42 cannot be divided equally among 10"),
+        ({"labels_wanted": 0}, "0 cannot be divided equally"),
+        ({"labels_wanted": 2000}, "200 labeled images of class 0, which has 100"),
         ({"labels_wanted": 900, "imbalance": 100}, "of class 0, which has 100"),
-        ({"labels_wanted": 10, "imbalance": 1000}, "wants 0 labelled"),
+        ({"labels_wanted": 10, "imbalance": 1000}, "needs 0 labeled"),
         ({"imbalance": 0.5}, "imbalance is 0.5"),
         ({"unlabeled_imbalance": float("nan")}, "unlabeled_imbalance is nan"),
         ({"unlabeled_imbalance": 1e6}, "no image of the rarest"),
@@ -157,12 +157,12 @@ def test_a_published_split_of_unlabelled_images_or_floats_or_nothing(tmp_path):
         ({"validation": 980}, "which has 2"),
     ],
 )
-def test_what_cannot_be_had_is_refused(given, complaint):
+def test_an_impossible_split_is_refused(given, complaint):
     with pytest.raises(ConfigError, match=complaint):
         split(**given)
 
 
-def test_an_unlabelled_tail_needs_true_classes():
+def test_an_unlabeled_tail_needs_true_classes():
     labels = np.concatenate([LABELS, [-1]])
-    with pytest.raises(ConfigError, match="class of every unlabelled image"):
+    with pytest.raises(ConfigError, match="class of every unlabeled image"):
         split(labels, unlabeled_imbalance=10)
