@@ -1,16 +1,28 @@
-"""How pixels get from disk to views."""
+"""How pixels get from disk to views: stores, readers, sampling, views and the loader.
 
-from typing import Any
+`pipelines` never imports `fastssl`. Others call `open_store` and `open_loader`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipelines.loader.open import open_loader
+    from pipelines.store.store import open_store
+
+__all__ = ["open_loader", "open_store"]
+
+_MODULES = {"open_loader": "pipelines.loader.open", "open_store": "pipelines.store.store"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names that others call when they are first asked for."""
-    if name == "open_store":
-        from pipelines.store.store import open_store
+    """Import a public name at its first use.
 
-        return open_store
-    if name == "open_loader":
-        from pipelines.loader.open import open_loader
-
-        return open_loader
-    raise AttributeError(f"module 'pipelines' has no attribute {name!r}")
+    Every import of a module of this package runs this file. Plain imports here would load torch
+    and numba for `fastssl --help`.
+    """
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,14 +1,16 @@
-"""The import of ffcv, without what it does on the side."""
+"""The import of ffcv without its side effects on torch and numba."""
 
 import warnings
 
 
 def import_ffcv() -> None:
-    """Import ffcv, and put back the number of threads of torch, which it sets to 1.
+    """Import ffcv and undo what it does to the settings of the process.
 
-    From then on the number of decoding threads is the decoder's alone: FFCV would give the same
-    number to the model with every epoch. Its compiled code runs on OpenMP, where numba would take
-    a TBB that it finds: on one core a process that used TBB in a thread never ends.
+    - The import sets torch's number of threads to 1: the old number is restored.
+    - Every epoch of FFCV sets torch's number of threads to that of its decoder. Its setter is
+      replaced by one that sets the decoder's threads alone.
+    - FFCV's compiled code runs on numba's threading layer. Numba prefers TBB where it finds it,
+      but on one core a process that used TBB in a thread never exits: OpenMP comes first.
     """
     import numba
     import torch
@@ -16,7 +18,7 @@ def import_ffcv() -> None:
     numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
     threads = torch.get_num_threads()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it imports distutils
+        warnings.simplefilter("ignore")  # ffcv imports distutils
         from ffcv.pipeline.compiler import Compiler
     torch.set_num_threads(threads)
 

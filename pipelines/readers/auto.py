@@ -1,4 +1,4 @@
-"""Which reader to use: what fits in memory and what is installed, said in a sentence."""
+"""The choice of a reader (`reader=auto`): by free memory and by what is installed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pipelines.readers.base import READERS, streaming
 if TYPE_CHECKING:
     from pipelines.store.store import Store
 
-SHARE = 0.25  # of the free memory that a resident split may take
+SHARE = 0.25  # of the free memory, for a resident split
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A reader's name and why it was chosen."""
+    """A reader's name and a sentence that gives the reason."""
 
     name: str
     sentence: str
@@ -26,29 +26,25 @@ class Choice:
 def choose(
     store: Store, split: str, *, wanted: str = "auto", device: str = "cpu", ranks: int = 1
 ) -> Choice:
-    """Choose a reader for a split; `ranks` processes of this machine will each open one."""
+    """Choose a reader for a split, given that `ranks` processes of this machine each open one."""
     if wanted != "auto":
-        kind = READERS[wanted]
-        return Choice(wanted, f"{wanted}: as asked for ({kind.summary})")
+        return Choice(wanted, f"{wanted}: as configured ({READERS[wanted].summary})")
     info = store.splits[split]
     need = info.count * info.height * info.width * 3
     free = free_memory(device) / ranks
     size = f"{info.count:,} images of {info.height}×{info.width} take {_amount(need)}"  # noqa: RUF001
-    place = "memory" if device == "cpu" else "GPU memory"
+    memory = "memory" if device == "cpu" else "GPU memory"
     if need <= SHARE * free:
-        return Choice("resident", f"resident: {size} of {_amount(free)} of free {place}")
+        return Choice("resident", f"resident: {size} of {_amount(free)} of free {memory}")
+    too_large = f"{size}, more than a quarter of the {_amount(free)} of free {memory}"
     # A GPU decodes JPEG faster than the CPU; raw pixels need no decoder, only a copy.
     on_gpu = device != "cpu" and info.encoding != "raw"
-    for name in sorted(streaming(store), key=lambda name: READERS[name].decodes_on_gpu != on_gpu):
-        return Choice(
-            name,
-            f"{name}: {size}, more than a quarter of the {_amount(free)} of free {place}, so they "
-            "are streamed from disk",
-        )
+    names = sorted(streaming(store), key=lambda name: READERS[name].decodes_on_gpu != on_gpu)
+    if names:
+        return Choice(names[0], f"{names[0]}: {too_large}, so they are streamed from disk")
     raise ConfigError(
-        f"{size}, more than a quarter of the {_amount(free)} of free {place}, and no "
-        f"streaming reader can read this store ({', '.join(store.formats)})",
-        "pip install 'fastssl[dali]' or 'fastssl[ffcv]', or take reader=resident all the same",
+        f"{too_large}, and no streaming reader can read this store ({', '.join(store.formats)})",
+        "pip install 'fastssl[dali]' or 'fastssl[ffcv]', or type reader=resident to load it anyway",
     )
 
 

@@ -1,8 +1,4 @@
-"""Readers: indices in, uint8 images out, and nothing else.
-
-A reader gives the images of a split in exactly the order it is asked for, repeats included, so
-that order, resume and ranks are the same whichever one is used.
-"""
+"""What a reader is, and the registry of readers."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import numpy as np
 
 from pipelines.errors import ConfigError
 from pipelines.registry import Registry
-from pipelines.store.records import Indices, Pixels
+from pipelines.store.records import Indices, Pixels, Stored
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Reader(ABC):
-    """The images of one split of a store."""
+    """Reads the images of one split of a store."""
 
     def __init__(self, store: Store, split: str, *, threads: int = 1, device: str = "cpu") -> None:
         info = store.splits[split]
@@ -38,10 +34,11 @@ class Reader(ABC):
 
     @abstractmethod
     def stream(self, plan: Iterable[Indices]) -> Iterator[Pixels | Tensor]:
-        """Yield the images [n, H, W, 3] of every entry of the plan.
+        """Yield the images [n, H, W, 3] of every entry of the plan, in order.
 
-        What is yielded is good until the next is asked for; it lies in memory, or on the device
-        where the reader works there.
+        An array or tensor is valid until the next one is requested, because its memory may be
+        reused. A reader that works on the device yields tensors there, every other reader yields
+        arrays. A reader may consume the plan some entries ahead of what it yields.
         """
 
     def read(self, indices: Indices, out: Pixels) -> None:
@@ -49,8 +46,23 @@ class Reader(ABC):
         for images in self.stream([indices]):
             out[:] = images if isinstance(images, np.ndarray) else images.cpu().numpy()
 
-    def close(self) -> None:  # noqa: B027  (most readers hold nothing that needs it)
-        """Let go of files, threads and memory."""
+    def stream_reads(self, plan: Iterable[Indices]) -> Iterator[Pixels]:
+        """Yield what `read` returns for every entry of the plan, in one buffer."""
+        out = np.empty((0, *self.shape), dtype=np.uint8)
+        for indices in plan:
+            if len(out) != len(indices):
+                out = np.empty((len(indices), *self.shape), dtype=np.uint8)
+            self.read(indices, out)
+            yield out
+
+    def close(self) -> None:  # noqa: B027  (most readers have nothing to close)
+        """Release files, threads and memory."""
+
+
+def copy_raw(stored: Stored, indices: Indices, out: Pixels) -> None:
+    """Fill `out` [n, H, W, 3] with images that are stored as raw pixels."""
+    if len(indices):
+        np.stack(stored.get(indices), out=out.reshape(len(indices), -1))
 
 
 def is_installed(package: str) -> bool:
@@ -63,22 +75,22 @@ def is_installed(package: str) -> bool:
 
 @dataclass(frozen=True)
 class ReaderInfo:
-    """A reader by name, imported when it is used."""
+    """An entry of the registry; the reader's module is imported when it is used."""
 
     name: str
     summary: str
     target: str  # module:class
-    package: str | None = None  # what must be installed
-    format: str | None = None  # what the store must hold
+    package: str | None = None  # must be installed
+    format: str | None = None  # files that the store must contain; None: any
     decodes_on_gpu: bool = False
 
     @property
     def installed(self) -> bool:
-        """Tell whether what the reader needs is there."""
+        """True if the package that the reader needs is installed."""
         return self.package is None or is_installed(self.package)
 
     def load(self) -> Any:
-        """Import the reader's class."""
+        """Import and return the reader's class."""
         if not self.installed:
             raise ConfigError(
                 f"the reader {self.name} needs {self.package}, which is not installed",
@@ -126,8 +138,5 @@ for _info in (
 
 def streaming(store: Store) -> list[str]:
     """Return the installed readers that stream this store's files, in alphabetical order."""
-    return [
-        name
-        for name in READERS
-        if READERS[name].installed and READERS[name].format in store.formats
-    ]
+    usable = {name for name in READERS if READERS[name].format in store.formats}
+    return [name for name in READERS if name in usable and READERS[name].installed]

@@ -1,7 +1,7 @@
-"""The `dali` reader: bytes by index from memory-mapped tar shards, decoded by DALI.
+"""The `dali` reader: memory-mapped tar shards, decoded by DALI.
 
-DALI's own readers have an order of their own; `external_source` takes ours. On a CPU the fast
-inverse DCT is asked for, which is what FFCV uses: both readers then give the same bytes.
+DALI's own readers choose their own order; `external_source` takes ours. On a CPU the fast inverse
+DCT is used, as FFCV does, so that both readers return the same bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nvidia.dali.backend import TensorListCPU
 from nvidia.dali.pipeline import Pipeline
 
 from pipelines.errors import DataError
-from pipelines.readers.base import Reader
+from pipelines.readers.base import Reader, copy_raw
 from pipelines.store.records import FIX, Indices, Pixels, Stored
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pipelines.store.store import Store
 
-AHEAD = 2  # batches DALI works on before they are asked for
+AHEAD = 2  # batches that DALI decodes before they are requested
 
 
 class DaliReader(Reader):
@@ -36,15 +36,25 @@ class DaliReader(Reader):
         self.raw = store.splits[split].encoding == "raw"
 
     def stream(self, plan: Iterable[Indices]) -> Iterator[Pixels | Tensor]:
-        """Yield the images of every entry of the plan, decoded `AHEAD` of the asking."""
-        for size, same in itertools.groupby(plan, len):
+        """Yield the images of every entry of the plan, decoded up to `AHEAD` entries early."""
+        if self.raw:  # nothing to decode: a copy needs no DALI
+            yield from self.stream_reads(plan)
+            return
+        for size, same in itertools.groupby(plan, len):  # a DALI pipeline has one batch size
             if size:
                 yield from self._run(size, same)
             else:
                 yield from (np.empty((0, *self.shape), dtype=np.uint8) for _ in same)
 
+    def read(self, indices: Indices, out: Pixels) -> None:
+        """Fill `out` [n, H, W, 3] with the images of the indices."""
+        if self.raw:
+            copy_raw(self._stored, indices, out)
+        else:
+            super().read(indices, out)
+
     def _run(self, size: int, plan: Iterator[Indices]) -> Iterator[Pixels | Tensor]:
-        pipeline = self._pipeline(size, self._feed(plan))
+        pipeline = self._pipeline(size, map(self._stored.get, plan))
         while True:
             try:
                 (images,) = pipeline.run()
@@ -52,14 +62,8 @@ class DaliReader(Reader):
                 return
             yield self._dense(images)
 
-    def _feed(self, plan: Iterator[Indices]) -> Iterator[list[Pixels]]:
-        """Give DALI the stored bytes, batch by batch."""
-        for indices in plan:
-            stored = self._stored.get(indices)
-            yield [data.reshape(self.shape) for data in stored] if self.raw else stored
-
     def _pipeline(self, size: int, source: Iterator[list[Pixels]]) -> Any:
-        gpu = None if self.device == "cpu" or self.raw else int(self.device.partition(":")[2] or 0)
+        gpu = None if self.device == "cpu" else int(self.device.partition(":")[2] or 0)
         pipeline = Pipeline(
             batch_size=size,
             num_threads=self.threads,
@@ -67,22 +71,22 @@ class DaliReader(Reader):
             prefetch_queue_depth=AHEAD,
         )
         with pipeline:
-            # Stored JPEG stays where it is mapped; pixels are the output, and must be one piece.
-            kind = {"layout": "HWC", "ndim": 3} if self.raw else {"ndim": 1, "no_copy": True}
-            images = fn.external_source(source=source, batch=True, dtype=types.UINT8, **kind)
-            if not self.raw:
-                images = fn.decoders.image(
-                    images,
-                    device="cpu" if gpu is None else "mixed",
-                    output_type=types.RGB,
-                    use_fast_idct=True,
-                )
+            # no_copy: DALI reads the JPEG bytes from the mapped file itself.
+            stored = fn.external_source(
+                source=source, batch=True, dtype=types.UINT8, ndim=1, no_copy=True
+            )
+            images = fn.decoders.image(
+                stored,
+                device="cpu" if gpu is None else "mixed",
+                output_type=types.RGB,
+                use_fast_idct=True,
+            )
             pipeline.set_outputs(images)
         pipeline.build()
         return pipeline
 
     def _dense(self, images: Any) -> Pixels | Tensor:
-        """Look at DALI's output as one array, without a copy."""
+        """Return DALI's output as one array, without a copy."""
         if not images.is_dense_tensor() or tuple(images.as_tensor().shape()[1:]) != self.shape:
             raise DataError(
                 f"the images of {self.store.path} do not all have the size {self.shape[:2]}", FIX

@@ -1,7 +1,7 @@
-"""The `ffcv` reader: streams a .beton file with FFCV's own machinery, in our order.
+"""The `ffcv` reader: streams a .beton file with FFCV's own decoder, in our order.
 
-FFCV's `order=` takes no order from outside, but its `EpochIterator` takes any list of indices,
-repeats included, so a stream starts at any step.
+FFCV's `Loader(order=…)` accepts no custom order, but its `EpochIterator` accepts any list of
+indices, repeats included, so a stream can start at any step.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ffcv.memory_managers.os_cache import OSCacheContext, OSCacheManager  # noqa
 if TYPE_CHECKING:
     from pipelines.store.store import Store
 
-AHEAD = 1  # batches decoded before they are asked for
-SEGMENT = 128  # batches handed to one EpochIterator
+AHEAD = 1  # batches decoded before they are requested
+SEGMENT = 128  # batches of one EpochIterator, which needs all of its indices at the start
 
 
 class Segment(EpochIterator):  # type: ignore[misc]
-    """FFCV's iterator over one list of indices, with its failures passed on."""
+    """FFCV's iterator over one list of indices; it passes failures of its thread on."""
 
     failure: BaseException | None = None
 
@@ -47,19 +47,19 @@ class Segment(EpochIterator):  # type: ignore[misc]
         super().__init__(loader, order)  # starts the thread
 
     def run_pipeline(self, *arguments: Any) -> Any:
-        """Decode one batch, unless its file was cut short."""
+        """Decode one batch, after a check that the mapped file was not truncated."""
         self.stored.whole()
         return super().run_pipeline(*arguments)
 
     def run(self) -> None:
-        """Decode in the background; a failure ends the stream instead of leaving it hanging."""
+        """Decode in the background; a failure ends the stream instead of blocking its consumer."""
         try:
             super().run()
         except BaseException as error:
             self.failure = error
             self.output_queue.put(None)
 
-    def take(self) -> Pixels:
+    def next_batch(self) -> Pixels:
         """Return the next batch."""
         try:
             (images,) = next(self)
@@ -68,7 +68,7 @@ class Segment(EpochIterator):  # type: ignore[misc]
         return np.asarray(images)
 
     def stop(self) -> None:
-        """End the thread, also where it waits to hand over a batch that nobody wants."""
+        """End the thread, also while it waits to hand over a batch that is no longer needed."""
         self.close()
         while self.is_alive():
             try:
@@ -78,9 +78,10 @@ class Segment(EpochIterator):  # type: ignore[misc]
 
 
 class Memory(OSCacheManager):  # type: ignore[misc]
-    """FFCV's view of a file without the dicts of sets, hundreds of bytes an image, it never reads.
+    """FFCV's memory manager without its dicts of sets, which take hundreds of bytes per image.
 
-    What is left of its tables takes 29 bytes an image.
+    They are built for other memory managers and never read by this one. The remaining tables take
+    29 bytes per image.
     """
 
     def __init__(self, reader: Any) -> None:
@@ -93,7 +94,11 @@ class Memory(OSCacheManager):  # type: ignore[misc]
 
 @contextmanager
 def small_tables() -> Iterator[None]:
-    """Have a Loader that is opened here take `Memory`."""
+    """Let an FFCV Loader that is opened in this context use `Memory`.
+
+    The class is hard-coded in FFCV's module, so it is replaced there for the time of the opening,
+    by one thread at a time.
+    """
     with _opening:
         machinery.OSCacheManager = Memory
         try:
@@ -105,17 +110,17 @@ def small_tables() -> Iterator[None]:
 _opening = threading.Lock()
 
 
-def forget(loader: Any) -> None:
-    """Drop FFCV's own order, its table of allocations, and the fields that are not pictures."""
+def drop_unused_tables(loader: Any) -> None:
+    """Free FFCV's own order, its allocation table, and the fields other than the images."""
     loader.indices = loader.first_traversal_order = np.empty(0, dtype=np.uint64)
     loader.traversal_order.indices = loader.indices
     loader.reader.alloc_table = None
     field = loader.reader.metadata["f0"]
-    pictures = np.empty(len(field), dtype=[("f0", field.dtype)])
-    pictures["f0"] = field
-    pictures.setflags(write=False)
-    loader.reader.metadata = loader.graph.metadata = pictures
-    loader.pipeline_specs["image"].decoder.metadata = pictures["f0"]
+    images = np.empty(len(field), dtype=[("f0", field.dtype)])
+    images["f0"] = field
+    images.setflags(write=False)
+    loader.reader.metadata = loader.graph.metadata = images
+    loader.pipeline_specs["image"].decoder.metadata = images["f0"]
 
 
 class FfcvReader(Reader):
@@ -127,10 +132,10 @@ class FfcvReader(Reader):
         self._stored = Stored(store, split, "ffcv")
         self._lock = threading.Lock()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numba's advice on ffcv's code
+            warnings.simplefilter("ignore")  # numba's performance warnings about ffcv's code
             self._loader = self._open(max(1, min(threads, numba.config.NUMBA_NUM_THREADS)))
             for _ in self.stream([np.zeros(1, dtype=np.int64)]):
-                pass  # compiled here, and not at the first step
+                pass  # FFCV compiles its pipeline here and not at the first step
 
     def _open(self, threads: int) -> Any:
         others = {"label": None, "index": None}
@@ -147,26 +152,27 @@ class FfcvReader(Reader):
         except (OSError, ValueError, AssertionError, TypeError, LookupError) as error:
             raise self._unreadable(str(error)) from error
         field, memory = loader.reader.metadata["f0"], loader.memory_manager
-        place = np.searchsorted(memory.ptrs, field["data_ptr"]).clip(max=len(memory.ptrs) - 1)
+        rows = np.searchsorted(memory.ptrs, field["data_ptr"]).clip(max=len(memory.ptrs) - 1)
         records = self.store.records(self.split)
+        # FFCV's compiled code reads at these offsets without a check: a wrong one would crash.
         if (
             len(field) != len(records)
             or (field["data_ptr"] != records["beton"]).any()
-            or (memory.ptrs[place] != records["beton"]).any()
-            or (memory.sizes[place] != records["size"]).any()
+            or (memory.ptrs[rows] != records["beton"]).any()
+            or (memory.sizes[rows] != records["size"]).any()
             or {*field["height"].tolist()} != {self.shape[0]}
             or {*field["width"].tolist()} != {self.shape[1]}
         ):
             raise self._unreadable("its table of images disagrees with the store's")
-        forget(loader)
+        drop_unused_tables(loader)
         return loader
 
     def _unreadable(self, why: str) -> DataError:
         return DataError(f"{self.path} is damaged: {why}", FIX)
 
     def stream(self, plan: Iterable[Indices]) -> Iterator[Pixels]:
-        """Yield the images of every entry of the plan; the next one is decoded meanwhile."""
-        for _, same in itertools.groupby(plan, len):  # FFCV's batches have one size
+        """Yield the images of every entry of the plan while the next one is decoded."""
+        for _, same in itertools.groupby(plan, len):  # an EpochIterator has one batch size
             while part := list(itertools.islice(same, SEGMENT)):
                 yield from self._segment(part)
 
@@ -174,13 +180,13 @@ class FfcvReader(Reader):
         if not len(batches[0]):
             yield from (np.empty((0, *self.shape), dtype=np.uint8) for _ in batches)
             return
-        with self._lock:  # an evaluation may start between two segments of the training
+        with self._lock:  # batch_size belongs to the loader, which an evaluation may use as well
             self._loader.batch_size = len(batches[0])
             order = np.concatenate(batches).astype(np.uint64)
             segment = Segment(self._loader, order, self._stored)
         try:
             for indices in batches:
-                images = segment.take()
+                images = segment.next_batch()
                 self._stored.check(indices)
                 yield images
         finally:

@@ -1,8 +1,8 @@
-"""The `resident` reader: a whole split in memory, on a GPU in the GPU's.
+"""The `resident` reader: a whole split in memory, or in the memory of the GPU.
 
-Reads either format with nothing extra installed. JPEG is decoded once, by DALI or FFCV where one
-of them is installed, so that its pixels are those of the streaming readers; else by Pillow, whose
-inverse DCT is the exact one (a difference of one or two grey levels).
+It reads both formats and needs no optional package. JPEG is decoded once: by DALI or FFCV if one
+of them is installed, so that the pixels equal those of the streaming readers, else by Pillow,
+whose inverse DCT is exact (a difference of one or two gray levels).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from pipelines.errors import ResourceError
-from pipelines.readers.base import READERS, Reader, streaming
+from pipelines.readers.base import READERS, Reader, copy_raw, streaming
 from pipelines.store.records import Indices, Pixels, Stored
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from pipelines.store.store import Store
 
-BLOCK = 256  # images read at a time
+BLOCK = 256  # images read or decoded at a time
 
 
 class ResidentReader(Reader):
-    """Holds the whole split, decoded; a batch is one gather."""
+    """Holds all decoded images of a split; a batch is one gather."""
 
     def __init__(self, store: Store, split: str, *, threads: int = 1, device: str = "cpu") -> None:
         super().__init__(store, split, threads=threads, device=device)
@@ -37,7 +37,8 @@ class ResidentReader(Reader):
             self._images = np.empty((info.count, *self.shape), dtype=np.uint8)
         except MemoryError as error:
             raise ResourceError(
-                f"split {split} of {store.path} does not fit in memory", "take reader=ffcv or dali"
+                f"split {split} of {store.path} does not fit in memory",
+                "type reader=ffcv or reader=dali",
             ) from error
         stored = Stored(store, split, "dali" if "dali" in store.formats else "ffcv")
         if info.encoding == "raw":
@@ -53,26 +54,21 @@ class ResidentReader(Reader):
 
     def stream(self, plan: Iterable[Indices]) -> Iterator[Pixels | Tensor]:
         """Yield the images of every entry of the plan."""
-        out = np.empty((0, *self.shape), dtype=np.uint8)
-        for indices in plan:
-            if self._on_device is not None:
-                yield self._gather(indices)
-                continue
-            if len(out) != len(indices):
-                out = np.empty((len(indices), *self.shape), dtype=np.uint8)
-            self.read(indices, out)
-            yield out
+        if self._on_device is None:
+            yield from self.stream_reads(plan)
+        else:
+            yield from map(self._gather, plan)
 
     def read(self, indices: Indices, out: Pixels) -> None:
         """Fill `out` [n, H, W, 3] with the images of the indices."""
         if self._on_device is not None:
             out[:] = self._gather(indices).cpu().numpy()
         elif len(indices):
-            # "clip" writes straight into `out`; the indices come from us and are in range.
+            # mode="clip" writes into `out` without a temporary copy; our indices are in range.
             np.take(self._images, indices, axis=0, out=out, mode="clip")
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._images = self._images[:0]
         self._on_device = None
 
@@ -80,17 +76,17 @@ class ResidentReader(Reader):
         import torch
 
         assert self._on_device is not None
-        where = torch.from_numpy(np.ascontiguousarray(indices)).pin_memory()
-        return self._on_device.index_select(0, where.to(self.device, non_blocking=True))
+        # From pinned memory the copy of the indices does not wait for the device.
+        pinned = torch.from_numpy(np.ascontiguousarray(indices)).pin_memory()
+        return self._on_device.index_select(0, pinned.to(self.device, non_blocking=True))
 
     def _blocks(self) -> list[Indices]:
         count = len(self._images)
-        return [np.arange(at, min(at + BLOCK, count)) for at in range(0, count, BLOCK)]
+        return [np.arange(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
 
     def _copy(self, stored: Stored) -> None:
-        flat = self._images.reshape(len(self._images), -1)
         for block in self._blocks():
-            np.stack(stored.get(block), out=flat[block[0] : block[-1] + 1])
+            copy_raw(stored, block, self._images[block[0] : block[-1] + 1])
 
     def _decode(self, stored: Stored) -> None:
         for name in streaming(self.store)[:1]:
@@ -105,5 +101,5 @@ class ResidentReader(Reader):
                     pass
 
     def _decode_one(self, index: int, data: Pixels) -> None:
-        with Image.open(io.BytesIO(data.tobytes())) as picture:
-            self._images[index] = np.asarray(picture.convert("RGB"))
+        with Image.open(io.BytesIO(data.tobytes())) as image:
+            self._images[index] = np.asarray(image.convert("RGB"))

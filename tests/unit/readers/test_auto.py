@@ -49,7 +49,7 @@ def test_only_what_is_installed_and_stored_is_chosen(monkeypatch):
 
 def test_what_was_asked_for_is_taken():
     assert choose(store(40_000), "train", wanted="resident").name == "resident"
-    assert choose(store(1), "train", wanted="dali").sentence.startswith("dali: as asked for")
+    assert choose(store(1), "train", wanted="dali").sentence.startswith("dali: as configured")
 
 
 def test_a_container_s_limit_counts(monkeypatch, tmp_path):
