@@ -1,5 +1,12 @@
-"""From a store to batches: sampling, reader and views put together and prefetched.
+"""From a store to batches: sampling, reader and views combined, prefetched and put on the device.
 
-`loader.Loader` feeds training, `evaluation` walks a split in order, `open.open_loader` is the
-short way for programs that want the data alone.
+`Loader` makes the batches of a training, `evaluation` those of an evaluation, and `open_loader`
+opens a loader in one call for programs that need the data alone. What a store, a reader or a view
+is does not belong here.
 """
+
+from pipelines.loader.batch import Batch
+from pipelines.loader.loader import Loader
+from pipelines.loader.open import open_loader
+
+__all__ = ["Batch", "Loader", "open_loader"]

@@ -1,4 +1,4 @@
-"""What one step sees."""
+"""The batch that a step function gets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One rank's share of a step, on the device; true labels of unlabelled images are not in it."""
+    """One rank's share of a step, on the device, without the true labels of unlabeled images.
 
-    images: Tensor  # [B, 3, H, W] weak views of the labelled images, normalised, channels-last
+    B labeled and U unlabeled images. Images are normalized float32 in channels-last format.
+    """
+
+    images: Tensor  # [B, 3, H, W] weak views of the labeled images
     labels: Tensor  # [B] int64
     views: dict[str, Tensor]  # name -> [U, 3, H, W], as the algorithm declared them
-    position: Tensor  # [U] int64, places in the unlabelled set
-    global_positions: (
-        Tensor  # [U * ranks] int64, the positions of the whole global batch, in its order
-    )
-    key: Tensor  # [2] int64, for randomness inside the step
+    position: Tensor  # [U] int64, positions in the unlabeled set
+    global_positions: Tensor  # [U * ranks] int64, those of the global batch, in its order
+    key: Tensor  # [2] int64, Philox key for randomness inside the step

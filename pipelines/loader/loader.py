@@ -1,4 +1,4 @@
-"""Order, reader and views put together: the batches of a run, made ahead of the step."""
+"""The loader: order, reader and views combined into the batches of a run, made in advance."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Loader", "evaluation"]
 
-LABELED, UNLABELED = 0, 1  # streams, as the draw counts them
+LABELED, UNLABELED = 0, 1  # numbers of the streams in the key of the draw
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one step takes, the whole global batch, and this rank's images of it."""
+    """The positions of a step's global batch, and the store's indices of this rank's share."""
 
     step: int
     labeled: Positions
@@ -47,8 +47,8 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Made:
-    """A batch, and the event on which it is on the device."""
+class Prepared:
+    """A batch, and the event after which it is complete on the device (None on a CPU)."""
 
     batch: Batch
     event: Any
@@ -58,18 +58,18 @@ class Loader:
     """The batches of a run; batch k is a pure function of the seed and k.
 
     Args:
-        store: where the images lie.
-        split: which of them are labelled and unlabelled.
-        order: which of those a step sees.
-        views: name in the batch → recipe, for the unlabelled images; labelled images get "weak".
+        store: the converted data set.
+        split: the labeled and the unlabeled images of its training split.
+        order: which of them a step uses.
+        views: name in the batch → recipe, for the unlabeled images; labeled images get "weak".
         recipes: the recipes by name.
-        seed: of the views.
-        device: where batches are wanted.
+        seed: the seed of the views.
+        device: where the batches are needed.
         reader: a name in READERS, or "auto".
-        threads: of the loader; the model's own are set elsewhere.
-        prefetch: batches made ahead.
-        rank: which slice of the global batch.
-        world: into how many slices it is cut.
+        threads: threads that decode and make views; the model's threads are set elsewhere.
+        prefetch: number of batches made in advance.
+        rank: the slice of the global batch that this loader makes.
+        world: the number of slices.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class Loader:
         self.weak = recipes["weak"]
         self.views = {name: recipes[recipe] for name, recipe in views.items()}
         self.waited = 0.0
-        """Seconds that the consumer of `iterate` has waited for batches."""
+        """Seconds for which the consumer of `iterate` waited for batches."""
         self.patience = PATIENCE
-        """Seconds without a batch after which the run stops."""
+        """Seconds without a batch after which ResourceError is raised."""
         self._labels = store.labels("train")
         self._rank, self._world = rank, world
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", world))
@@ -106,10 +106,10 @@ class Loader:
         self.choice = found.sentence
         self.reader = READERS[found.name].open(store, "train", threads=threads, device=device)
         self._transfer = Transfer(device)
-        self._rings: list[Ring[dict[str, Tensor], Made]] = []
+        self._rings: list[Ring[dict[str, Tensor], Prepared]] = []
 
     def batch(self, step: int) -> Batch:
-        """Make one batch here and now."""
+        """Return the batch of one step, made in this thread."""
         plan = self._plan(step)
         with self._transfer.working():
             for images in self.reader.stream([plan.indices]):
@@ -119,11 +119,11 @@ class Loader:
     def iterate(self, first: int, last: int) -> Iterator[Batch]:
         """Yield the batches of the steps from `first` up to `last`, made in the background.
 
-        On a CPU the tensors of a batch lie in buffers that go round: those of step k are good
-        until the batch of step k + 2 is asked for.
+        On a CPU the images of a batch lie in buffers that are reused: those of step k are valid
+        until the batch of step k + 2 is requested.
         """
         ring = Ring(
-            lambda take: self._produce(first, last, take),
+            lambda acquire: self._produce(first, last, acquire),
             self._buffers,
             ahead=self.prefetch,
             patience=self.patience,
@@ -133,7 +133,7 @@ class Loader:
             while True:
                 start = time.perf_counter()
                 made = self._next(ring)
-                self.waited += time.perf_counter() - start  # the one place that measures it
+                self.waited += time.perf_counter() - start  # the only measurement of data_wait
                 if made is None:
                     return
                 yield self._receive(made)
@@ -141,22 +141,22 @@ class Loader:
             ring.close()
             self._rings.remove(ring)
 
-    def _next(self, ring: Ring[dict[str, Tensor], Made]) -> Made | None:
+    def _next(self, ring: Ring[dict[str, Tensor], Prepared]) -> Prepared | None:
         try:
             return next(ring, None)
         except StalledError as error:
             raise ResourceError(
-                f"the reader {type(self.reader).__name__} gave no batch: {error}",
-                "look at the disk of the store and at the system's log; then add --resume",
+                f"the reader {type(self.reader).__name__} produced no batch: {error}",
+                "check the disk of the store and the system log; then add --resume",
             ) from error
         except (OSError, EOFError) as error:
             raise DataError(
-                f"the store {self.store.path} can't be read any more: {error}",
-                "look at its disk; then add --resume",
+                f"the store {self.store.path} became unreadable: {error}",
+                "check its disk; then add --resume",
             ) from error
 
     def close(self) -> None:
-        """End the background work and let go of the data."""
+        """End the background threads and close the reader."""
         for ring in self._rings:
             ring.close()
         self.reader.close()
@@ -166,7 +166,7 @@ class Loader:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close."""
+        """Close the loader."""
         self.close()
 
     def _own(self, size: int) -> slice:
@@ -184,24 +184,24 @@ class Loader:
         )
         return Plan(step, labeled, unlabeled, indices)
 
-    def _produce(self, first: int, last: int, take: Any) -> Iterator[Made]:
-        plans: deque[Plan] = deque()  # a reader may ask for images some steps ahead
+    def _produce(self, first: int, last: int, acquire: Any) -> Iterator[Prepared]:
+        plans: deque[Plan] = deque()  # a reader may consume its plan some steps ahead
 
-        def wanted() -> Iterator[Indices]:
+        def indices() -> Iterator[Indices]:
             for step in range(first, last):
                 plans.append(self._plan(step))
                 yield plans[-1].indices
 
         with self._transfer.working():
-            stream = self.reader.stream(wanted())
+            stream = self.reader.stream(indices())
             try:
                 for images in stream:
-                    yield self._make(plans.popleft(), images, take())
+                    yield self._make(plans.popleft(), images, acquire())
             finally:
                 stream.close()  # type: ignore[attr-defined]
 
     def _buffers(self) -> dict[str, Tensor]:
-        """Allocate what one batch of views fills on a CPU: [n, h, w, 3] each, by view."""
+        """Allocate the images of one batch on a CPU: [n, h, w, 3] by view, "" for the labeled."""
         if self._transfer.cuda:
             return {}
         labeled = self.order.batch // self._world
@@ -224,8 +224,8 @@ class Loader:
             size=(height, width),
         )
 
-    def _make(self, plan: Plan, images: Pixels | Tensor, out: dict[str, Tensor]) -> Made:
-        """Make this rank's batch of its images: the labelled ones first, then the unlabelled."""
+    def _make(self, plan: Plan, images: Pixels | Tensor, out: dict[str, Tensor]) -> Prepared:
+        """Make this rank's batch of its images [n, H, W, 3]: labeled ones first, then unlabeled."""
         count = self.order.batch // self._world
         if self._transfer.cuda and isinstance(images, np.ndarray):
             images = self._transfer.send(images)
@@ -248,7 +248,7 @@ class Loader:
             global_positions=send(plan.unlabeled),
             key=send(random_uint64(self.seed, "step", plan.step, 2).view(np.int64)),
         )
-        return Made(batch, self._transfer.mark())
+        return Prepared(batch, self._transfer.mark())
 
     def _apply(
         self,
@@ -257,7 +257,7 @@ class Loader:
         recipes: list[Recipe],
         out: list[Tensor | None],
     ) -> list[Tensor]:
-        """Apply drawn views where the images are; [n, 3, h, w], channels last."""
+        """Apply drawn views on the device of the images; return [n, 3, h, w], channels last."""
         if isinstance(images, np.ndarray):
             filled = [tensor for tensor in out if tensor is not None]
             if len(images) and drawn:
@@ -276,7 +276,7 @@ class Loader:
         rows = [self._transfer.send_small(one) for one in drawn]
         return apply_torch(images, rows, recipes, mean=self.mean, std=self.std)
 
-    def _receive(self, made: Made) -> Batch:
+    def _receive(self, made: Prepared) -> Batch:
         batch = made.batch
         tensors = [batch.images, batch.labels, batch.position, batch.global_positions, batch.key]
         self._transfer.receive(made.event, [*tensors, *batch.views.values()])

@@ -1,4 +1,18 @@
-"""Work done ahead in a background thread, in buffers that go round."""
+"""Prefetching: items made in a background thread, in buffers that are reused.
+
+Who may touch a buffer, and when:
+
+1. All buffers start in `_free`. The producer's thread acquires one (`_acquire`), and from then on
+   only the producer writes to it.
+2. The producer yields the item made of it. Buffer and item go into `_ready` together, and from
+   then on the producer no longer touches that buffer.
+3. `__next__` moves the buffer to `_held`. The consumer owns it until it requests the item after
+   the next one: `HELD` = 2 items are valid at a time, the current one and the one before, so that
+   a step can still read its batch while the next one is being requested.
+4. `__next__` then puts the oldest held buffer back into `_free`.
+
+So there are `ahead + HELD` buffers, and no lock is needed beside those of the two queues.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +26,27 @@ from typing import Generic, TypeVar
 Buffer = TypeVar("Buffer")
 Item = TypeVar("Item")
 
-HELD = 2  # items a consumer may hold: the one it works on and the one before it
-PATIENCE = 600.0  # seconds after which nobody believes that another item will come
-SLICES = 20  # parts that the patience is spent in: a process put to sleep loses one of them
+HELD = 2  # items that a consumer may use: the current one and the one before it
+PATIENCE = 600.0  # seconds without an item after which the producer counts as stalled
+# The patience is divided into this many waits. A process that was stopped for longer than the
+# patience, by SIGSTOP or a suspended machine, uses up only one of them.
+SLICES = 20
 
 
 class Closed(Exception):
-    """The consumer has gone."""
+    """The consumer has closed the ring."""
 
 
 class StalledError(Exception):
-    """The background thread has given nothing for longer than anybody waits."""
+    """The background thread produced nothing for longer than the patience, or died."""
 
 
 class Ring(Generic[Buffer, Item]):
     """An iterator over what a background thread produces, at most `ahead` items early.
 
-    `produce` is a generator function: it calls its argument for a free buffer (and waits there),
-    fills it and yields the item made of it. The buffer of an item is not touched again before the
-    consumer asks for the item after the next one: item k is whole until item k + 2 is asked for.
+    `produce` is a generator function. It calls its argument to acquire a free buffer (and waits
+    there if none is free), fills it and yields the item made of it. Item k stays valid until item
+    k + 2 is requested.
     """
 
     def __init__(
@@ -43,17 +59,17 @@ class Ring(Generic[Buffer, Item]):
     ) -> None:
         self._produce = produce
         self._patience = patience
-        self._free: queue.SimpleQueue[Buffer | None] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[Buffer | None] = queue.SimpleQueue()  # None: wake up
         for _ in range(ahead + HELD):
             self._free.put(make_buffer())
         self._ready: queue.SimpleQueue[tuple[Buffer, Item] | BaseException] = queue.SimpleQueue()
-        self._held: deque[Buffer] = deque()
-        self._taken: deque[Buffer] = deque()
+        self._held: deque[Buffer] = deque()  # used by the consumer's thread only
+        self._filling: deque[Buffer] = deque()  # used by the producer's thread only
         self._closing = threading.Event()
         self._ended = False
         self._stalled = False
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
-        atexit.register(self.close)  # no thread may run while the interpreter is taken down
+        atexit.register(self.close)  # a thread that runs while the interpreter finalizes crashes
         self._thread.start()
 
     def __iter__(self) -> Iterator[Item]:
@@ -61,7 +77,7 @@ class Ring(Generic[Buffer, Item]):
         return self
 
     def __next__(self) -> Item:
-        """Return the next item; an error in the background is raised here."""
+        """Return the next item; an error of the background thread is raised here."""
         while len(self._held) >= HELD:
             self._free.put(self._held.popleft())
         if self._ended:
@@ -82,35 +98,36 @@ class Ring(Generic[Buffer, Item]):
                 if not self._thread.is_alive() and self._ready.empty():
                     return StalledError("the thread has ended by itself")
         self._stalled = True
-        return StalledError(f"nothing came for {self._patience:g} s")
+        return StalledError(f"nothing arrived for {self._patience:g} s")
 
     def close(self) -> None:
-        """End the thread and wait for it; one that hangs is left behind."""
+        """End the thread and wait for it; a stalled thread is abandoned."""
         self._ended = True
         self._closing.set()
-        self._free.put(None)
+        self._free.put(None)  # the producer may be waiting for a buffer
         if not self._stalled:
             self._thread.join()
         atexit.unregister(self.close)
 
-    def _take(self) -> Buffer:
+    def _acquire(self) -> Buffer:
         buffer = self._free.get()
         if buffer is None or self._closing.is_set():
             raise Closed
-        self._taken.append(buffer)
+        self._filling.append(buffer)
         return buffer
 
     def _run(self) -> None:
-        produced = self._produce(self._take)
+        produced = self._produce(self._acquire)
         try:
             for item in produced:
-                self._ready.put((self._taken.popleft(), item))
+                self._ready.put((self._filling.popleft(), item))
             self._ready.put(StopIteration())
         except Closed:
             pass
         except BaseException as error:
             self._ready.put(error)
         finally:
+            # Also where the consumer left early: the producer's own resources end in this thread.
             close = getattr(produced, "close", None)
             if close is not None:
                 close()

@@ -83,7 +83,7 @@ def test_a_hung_reader_is_told_of_and_the_run_goes_on_later(whole, tmp_path, tal
         before = places.quiet(told, partial(hang_at, 6, 0.5))
         assert runs.train(out, before=before) == 5, told.read_text()
         text = told.read_text()
-        assert "ResidentReader gave no batch: nothing came for 0.5 s" in text
+        assert "ResidentReader produced no batch: nothing arrived for 0.5 s" in text
         assert "Traceback" not in text
         assert runs.last(out)["trip"]["step"] == 3
         assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()

@@ -30,7 +30,7 @@ import os
 import threading
 import numba
 import numpy as np
-from pipelines.importing import import_ffcv
+from pipelines.ffcv_compat import import_ffcv
 
 import_ffcv()
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
@@ -38,8 +38,8 @@ os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 
 @numba.njit(parallel=True, nogil=True)
 def count(numbers):
-    for place in numba.prange(len(numbers)):
-        numbers[place] += 1
+    for i in numba.prange(len(numbers)):
+        numbers[i] += 1
 
 
 numbers = np.zeros(100)
