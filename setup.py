@@ -33,7 +33,7 @@ setup(
         "tensorboard>=2.16",
         "scikit-learn>=1.4",
         "scipy>=1.11",
-        "matplotlib>=3.8",
+        "jinja2>=3.1",
         "psutil>=5.9",
     ],
     extras_require={

@@ -19,10 +19,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fastssl.profiling.measure import environment
-from fastssl.report.aggregation import figures
 from fastssl.report.cells import Cell, group
 from fastssl.report.curves import curve
-from fastssl.report.load import number, read_all
+from fastssl.report.load import read_all
+from fastssl.report.run_metrics import run_metrics
 
 RESULTS = Path(__file__).resolve().parent / "results"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
@@ -78,9 +78,9 @@ def settings(cells: list[Cell]) -> dict[str, Any]:
 def result(cell: Cell) -> dict[str, Any]:
     """Put the seeds of one cell into one line."""
     runs = sorted(cell.runs, key=lambda run: int(run.config["seed"]))
-    measured = [figures(run) for run in runs]
+    measured = [run_metrics(run) for run in runs]
     best = [round(row["best_error"], 4) for row in measured]
-    line = curve(cell, lambda run: run.evals, lambda found: number(found.get("error")))
+    line = curve(cell, lambda run: run.evals, lambda found: found.error)
     assert line is not None
     return {
         "name": cell.name,
@@ -90,7 +90,7 @@ def result(cell: Cell) -> dict[str, Any]:
         "spread": round(max(best) - min(best), 4),
         "best": best,
         "median_of_last_20": [round(row["median_error"], 4) for row in measured],
-        "seconds_per_step": statistics.median(run.summary["seconds_per_step"] for run in runs),
+        "seconds_per_step": statistics.median(run.summary.seconds_per_step or 0.0 for run in runs),
         "curve": {key: line[key] for key in ("x", "y", "lo", "hi") if key in line},
     }
 

@@ -1,4 +1,7 @@
-"""`fastssl report`: runs → tables and plots, side by side with what was published."""
+"""`fastssl report`: tables and plots of runs, side by side with published results.
+
+Reads run folders and writes HTML, Markdown, CSV or JSON. It trains nothing and imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ FORMATS = {"html": as_html, "md": as_markdown, "csv": as_csv, "json": as_json}
 
 
 def write(runs: list[Path], out: Path, format: str | None = None) -> str:
-    """Write a report on runs, or on folders of runs; return a sentence on what was written."""
+    """Write a report on runs, or on folders of runs; return a line that describes it."""
     kind = format or out.suffix.removeprefix(".").lower()
     kind = {"htm": "html", "markdown": "md"}.get(kind, kind)
     if kind not in FORMATS:
@@ -26,16 +29,16 @@ def write(runs: list[Path], out: Path, format: str | None = None) -> str:
     if out.is_dir():
         raise ConfigError(f"{out} is a folder", f"type --out {out / f'report.{kind}'}")
     content = make([Path(run) for run in runs], out)
-    text = FORMATS[kind](content)
+    document = FORMATS[kind](content)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(out, text.encode())
+        write_atomic(out, document.encode())
     count = len(content.found.runs)
-    told = f"{out}: {count} run{'s' * (count != 1)} in {len(content.cells)} cells"
-    return f"{told}, {len(content.notes)} notes" if content.notes else told
+    text = f"{out}: {count} run{'s' * (count != 1)} in {len(content.cells)} cells"
+    return f"{text}, {len(content.notes)} notes" if content.notes else text
 
 
 def make(runs: list[Path], out: Path) -> Content:
-    """Read the runs and build all that a report says, for a file that will lie at `out`."""
+    """Read the runs and build the content of a report that will be written to `out`."""
     found = read_all(runs)
     return build(found, group(found.runs, found.missing), out)

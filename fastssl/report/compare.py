@@ -1,4 +1,4 @@
-"""Ours against the paper's, and every algorithm against FixMatch."""
+"""Comparisons: our results with the paper's, and every algorithm with FixMatch."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from dataclasses import dataclass
 
 from fastssl.config.schema import keys_that_may_differ
 from fastssl.report import published
-from fastssl.report.aggregation import Stat, errors, last_error, reach
 from fastssl.report.cells import Cell
-from fastssl.report.published import Figure
+from fastssl.report.published import PublishedResult
+from fastssl.report.run_metrics import Stat, errors, first_reaching, last_error, stat
 from fastssl.sweep.grid import format_value
 
 FIXMATCH = "fixmatch"
-ROUND = (30, 50, 70, 80, 90, 95, 98)  # accuracies to reach, of which the highest three are told
-HIGHER = ("precision", "recall", "f1", "auc")  # figures of which more is better
-HARMLESS = keys_that_may_differ("paper")  # not named in a comparison with the paper
+LEVELS = (30, 50, 70, 80, 90, 95, 98)  # accuracies; a table shows the highest three reached
+HIGHER_IS_BETTER = ("precision", "recall", "f1", "auc")
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """An accuracy to reach; `steps` is the length of FixMatch's runs where it is its final one."""
+    """An accuracy to reach; `steps` is the length of FixMatch's runs if it is their final one."""
 
     accuracy: float
     text: str
@@ -36,51 +35,49 @@ class Reached:
     n: int
 
 
-def differs(ours: Stat, paper: Figure, metric: str) -> str:
-    """Return "better" or "worse" where the difference exceeds two standard deviations.
+def published_result(cell: Cell, metric: str) -> PublishedResult | None:
+    """Return what was published for a cell, or None."""
+    return published.find(metric, cell.algorithm, cell.data, cell.labels, cell.unusual)
 
-    Of the published ± where there is one, else of ours; without either nothing is claimed.
+
+def differs(ours: Stat, paper: PublishedResult, metric: str) -> str:
+    """Return "better" or "worse" if the difference exceeds two standard deviations, else "".
+
+    The deviation is the published one if there is one, else ours. Without either it returns "".
     """
     std = paper.std if paper.std is not None else ours.std
     if std is None or abs(ours.mean - paper.mean) <= 2 * std:
         return ""
     higher = ours.mean > paper.mean
-    return "better" if higher == (metric in HIGHER) else "worse"
-
-
-def final_accuracy(cell: Cell) -> float | None:
-    """Return the mean accuracy of the last evaluations."""
-    found = cell.mean_of(last_error)
-    return 100 - found.mean if found else None
+    return "better" if higher == (metric in HIGHER_IS_BETTER) else "worse"
 
 
 def levels(cells: list[Cell]) -> list[Level]:
-    """Return the accuracies of interest: FixMatch's final one, then round ones that are reached."""
+    """Return FixMatch's final accuracy, then the round accuracies that any cell reached."""
     found = []
     base = next((cell for cell in cells if cell.name == FIXMATCH), None)
-    final = final_accuracy(base) if base else None
-    if base and final is not None:
+    final = stat(map(last_error, base.used)) if base else None
+    if base and final:
         length = statistics.fmean(run.steps for run in base.used)
-        found.append(Level(final, f"{final:.2f} % (FixMatch's final)", length))
-    highest = max(
-        (100 - error for cell in cells for run in cell.used for _, error in errors(run)), default=0
-    )
-    met = [level for level in ROUND if level <= highest]
-    return found + [Level(level, f"{level} %") for level in met[-3:]]
+        accuracy = 100 - final.mean
+        found.append(Level(accuracy, f"{accuracy:.2f} % (FixMatch's final)", length))
+    lowest = min((e for cell in cells for run in cell.used for e in errors(run)), default=100)
+    reached = [level for level in LEVELS if level <= 100 - lowest]
+    return found + [Level(level, f"{level} %") for level in reached[-3:]]
 
 
 def reached(cell: Cell, accuracy: float) -> Reached | None:
-    """Return when a cell reaches an accuracy, or None where no seed does."""
-    hits = [hit for run in cell.used if (hit := reach(run, accuracy))]
+    """Return when a cell reaches an accuracy, or None if no seed does."""
+    hits = [line for run in cell.used if (line := first_reaching(run, accuracy))]
     if not hits:
         return None
-    times = [seconds for _, seconds in hits if seconds is not None]
-    steps = statistics.fmean(step for step, _ in hits)
-    return Reached(steps, statistics.fmean(times) if times else None, len(hits))
+    time = stat(line.seconds for line in hits)
+    steps = statistics.fmean(line.step for line in hits)
+    return Reached(steps, time.mean if time else None, len(hits))
 
 
 def reduction(cell: Cell | None, base: Cell | None) -> float | None:
-    """Return the share of the base's error that a cell takes away, in percent."""
+    """Return by how many percent the error of a cell is below the error of the base."""
     ours = cell.stat("best_error") if cell else None
     theirs = base.stat("best_error") if base else None
     if ours is None or theirs is None or theirs.mean == 0:
@@ -89,15 +86,14 @@ def reduction(cell: Cell | None, base: Cell | None) -> float | None:
 
 
 def unlike_paper(cell: Cell, defaults: dict[str, object]) -> str:
-    """Say where a cell that is set beside the paper's was not trained as there."""
-    figure = published.figure("best_error", cell.algorithm, cell.data, cell.labels, cell.unusual)
-    if figure is None or not cell.runs:
+    """Return the settings in which a cell with a published result differs from the paper's."""
+    if published_result(cell, "best_error") is None or not cell.runs:
         return ""
     config = cell.runs[0].config
-    words = [
+    return ", ".join(
         f"{key} {format_value(config[key])} instead of {format_value(value)}"
         for key, value in defaults.items()
-        if not key.startswith("algo.") and key not in HARMLESS
+        # Settings under `algo.` have already chosen the published result.
+        if not key.startswith("algo.") and key not in keys_that_may_differ("paper")
         if key in config and config[key] != value
-    ]
-    return ", ".join(words)
+    )

@@ -1,4 +1,4 @@
-"""All that a report says, before it takes a format."""
+"""The content of a report, independent of its format."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fastssl.report import plots, published, tables
+from fastssl.report import plots, tables
 from fastssl.report.cells import Cell
-from fastssl.report.compare import FIXMATCH, levels, reached, reduction
+from fastssl.report.compare import FIXMATCH, levels, published_result, reached, reduction
 from fastssl.report.load import Found, Run
-from fastssl.report.machines import machines
 from fastssl.report.notes import notes
-from fastssl.report.tables import Table
+from fastssl.report.table import Table
 from fastssl.version import __version__
 
 MEANS = ["best_error", "median_error", "last_error", "top5_error", "precision", "recall", "f1"]
@@ -23,22 +22,22 @@ MEANS += ["auc", "ece", "seconds", "step_seconds", "images_per_s", "data_wait"]
 
 @dataclass(slots=True)
 class Content:
-    """Runs, cells, sentences, tables and plots."""
+    """Runs, cells, notes, tables and plots."""
 
     found: Found
     cells: list[Cell]
     notes: list[str]
     tables: list[Table]
     plots: list[plots.Plot]
-    folder: Path  # where the report will lie: links are relative to it
+    folder: Path  # of the report; links are relative to it
 
     def link(self, run: Run) -> str:
-        """Return the address of a run's folder, as seen from the report."""
-        way = os.path.relpath(run.path.resolve(), self.folder)
-        return quote(Path(way).as_posix()) + "/"
+        """Return the URL of a run's folder relative to the report."""
+        path = os.path.relpath(run.path.resolve(), self.folder)
+        return quote(Path(path).as_posix()) + "/"
 
     def heading(self) -> str:
-        """Return the sentence under the title."""
+        """Return the line under the title."""
         count, cells = len(self.found.runs), len(self.cells)
         names = ", ".join(dict.fromkeys(cell.data for cell in self.cells)) or "no data"
         return (
@@ -48,18 +47,18 @@ class Content:
 
 
 def build(found: Found, cells: list[Cell], out: Path) -> Content:
-    """Make every table and plot."""
-    content = Content(found, cells, notes(found, cells), [], [], out.resolve().parent)
-    content.tables = [*tables.build(cells, found.missing), tables.runs_table(cells)]
-    content.tables += machines(found.runs)
+    """Build every note, table and plot of a report that will be written to `out`."""
+    content = Content(
+        found, cells, notes(found, cells), tables.build(found, cells), [], out.resolve().parent
+    )
     content.plots = plots.build(cells, lambda runs: [[run.name, content.link(run)] for run in runs])
     return content
 
 
 def rows(content: Content) -> list[dict[str, Any]]:
-    """Return one flat row a cell: what CSV and JSON hold."""
-    bases = {cell.column: cell for cell in content.cells if cell.name == FIXMATCH}
-    return [row(cell, bases.get(cell.column)) for cell in content.cells]
+    """Return one flat row for each cell: the content of CSV and JSON."""
+    bases = {cell.task: cell for cell in content.cells if cell.name == FIXMATCH}
+    return [row(cell, bases.get(cell.task)) for cell in content.cells]
 
 
 def row(cell: Cell, base: Cell | None) -> dict[str, Any]:
@@ -79,7 +78,7 @@ def row(cell: Cell, base: Cell | None) -> dict[str, Any]:
         found[key] = value.mean if value else None
         found[f"{key}_std"] = value.std if value else None
     for key in ("best_error", "median_error"):
-        paper = published.figure(key, cell.algorithm, cell.data, cell.labels, cell.unusual)
+        paper = published_result(cell, key)
         found[f"published_{key}"] = paper.mean if paper else None
         found[f"published_{key}_std"] = paper.std if paper else None
         found[f"differs_{key}"] = tables.compared(cell, key).mark or None

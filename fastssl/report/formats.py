@@ -6,15 +6,15 @@ import csv
 import io
 import json
 
-from fastssl.report.aggregation import figures
 from fastssl.report.content import Content, rows
-from fastssl.report.tables import Entry
+from fastssl.report.run_metrics import run_metrics
+from fastssl.report.table import Entry
 
 
 def as_json(content: Content) -> str:
-    """Return one object: cells, runs, notes."""
+    """Return one JSON object: cells, runs and notes."""
     runs = [
-        {"run": run.name, "folder": content.link(run), "status": run.status, **figures(run)}
+        {"run": run.name, "folder": content.link(run), "status": run.status, **run_metrics(run)}
         | {key: run.config.get(key) for key in ("data", "labels", "algorithm", "seed")}
         for run in content.found.runs
     ]
@@ -23,7 +23,7 @@ def as_json(content: Content) -> str:
 
 
 def as_csv(content: Content) -> str:
-    """Return one line a cell."""
+    """Return one line for each cell."""
     found = rows(content)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(found[0]) if found else ["data"], lineterminator="\n")
@@ -49,11 +49,11 @@ def as_markdown(content: Content) -> str:
 
 def cell_text(entry: Entry) -> str:
     """Return an entry on one line."""
-    words = [entry.text, f"({entry.below})" if entry.below else "", f"**{entry.mark}**"]
-    return escape(" ".join(words[: 3 if entry.mark else 2]).strip())
+    texts = [entry.text, entry.below and f"({entry.below})", entry.mark and f"**{entry.mark}**"]
+    return escape(" ".join(texts).strip())
 
 
 def escape(text: str) -> str:
-    """Keep names from breaking a table or becoming HTML."""
+    """Return text that neither breaks a Markdown table nor becomes HTML."""
     flat = " ".join(str(text).split())
     return flat.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")

@@ -1,107 +1,100 @@
-"""What a reader must know before believing a table: gaps, failures, lengths, single seeds."""
+"""What a reader must know before trusting a table: gaps, failures, lengths, single seeds."""
 
 from __future__ import annotations
 
 from fastssl.engine.progress import LAST
-from fastssl.report.aggregation import best_line, class_accuracy, errors, median_error
 from fastssl.report.cells import Cell, default_values
 from fastssl.report.compare import unlike_paper
-from fastssl.report.load import Found, Run, number
+from fastssl.report.load import Found, Run
+from fastssl.report.run_metrics import best_line, class_accuracy, errors, median_error
 
-LISTED = 12  # names in one sentence
+LISTED = 12  # names in one note
 
 
 def notes(found: Found, cells: list[Cell]) -> list[str]:
-    """Return the sentences, the gravest first."""
-    about: dict[str, list[str]] = {}  # what is told → the runs or cells that it is told of
+    """Return the notes, the most serious first."""
+    subjects: dict[str, list[str]] = {}  # note → the runs or cells that it is about
     for run in found.runs:
-        for what in about_run(run):
-            about.setdefault(what, []).append(run.name)
+        for note in run_notes(run):
+            subjects.setdefault(note, []).append(run.name)
     for cell in cells:
-        for what in about_cell(cell):
-            about.setdefault(what, []).append(f"{cell.column}: {cell.name}")
-    shared = [f"{some(names)}: {what}" for what, names in about.items()]
-    return [*found.problems, *gaps(found), *shared, *together(cells)]
-
-
-def gaps(found: Found) -> list[str]:
-    """Tell of cells of a sweep that have no run."""
-    told = []
-    failed = [f"{cell.name} (exit {cell.exit})" for cell in found.missing if cell.exit]
-    absent = [cell.name for cell in found.missing if not cell.exit]
-    if failed:
-        told.append(f"failed before they began: {some(failed)}")
-    if absent:
-        told.append(f"missing, not trained yet: {some(absent)}")
-    return told
+        for note in cell_notes(cell):
+            subjects.setdefault(note, []).append(cell.full_name)
+    shared = [f"{some(names)}: {note}" for note, names in subjects.items()]
+    return [*found.problems, *gap_notes(found), *shared, *overall_notes(cells)]
 
 
 def some(names: list[str]) -> str:
-    """Return the first names and how many more there are."""
+    """Return the first of the distinct names, and how many more there are."""
+    names = list(dict.fromkeys(names))
     rest = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
     return "; ".join(names[:LISTED]) + rest
 
 
-def about_run(run: Run) -> list[str]:
-    """Tell what is wrong with a run."""
-    told = []
+def gap_notes(found: Found) -> list[str]:
+    """Return notes on the cells of a sweep that have no run."""
+    failed = [f"{cell.name} (exit {cell.exit})" for cell in found.missing if cell.exit]
+    absent = [cell.name for cell in found.missing if not cell.exit]
+    made = [f"failed before they began: {some(failed)}"] if failed else []
+    return made + ([f"missing, not trained yet: {some(absent)}"] if absent else [])
+
+
+def run_notes(run: Run) -> list[str]:
+    """Return notes on what is wrong with a run."""
+    made = []
     if run.status == "failed":
-        what = str(run.summary.get("what", "no reason is written down"))
-        told.append(f"failed with exit {run.summary.get('exit')}: {what}")
+        made.append(f"failed with exit {run.summary.exit}: {run.summary.what}")
     elif not run.complete:
-        told.append(f"{run.status} at step {run.steps:,}")
+        made.append(f"{run.status} at step {run.steps:,}")
+    best = best_line(run)
     if not run.evals:
-        told.append("not evaluated yet")
-        return told
-    line = best_line(run) or {}
-    pairs = (("best_error", number(line.get("error"))), ("median_error", median_error(run)))
-    for key, ours in pairs:
-        written = number(run.summary.get(key))
-        if run.complete and None not in (written, ours) and abs(written - ours) > 1e-6:  # type: ignore[operator]
-            told.append(f"{key} is {written:.4f} in summary.json, {ours:.4f} by its metrics")
-    return told
+        made.append("not evaluated yet")
+    ours = {"best_error": best and best.error, "median_error": median_error(run)}
+    for key, value in ours.items():
+        written = getattr(run.summary, key)
+        known = run.complete and written is not None and value is not None
+        if known and abs(written - value) > 1e-6:
+            made.append(f"{key} is {written:.4f} in summary.json, {value:.4f} by its metrics")
+    return made
 
 
-def about_cell(cell: Cell) -> list[str]:
-    """Tell what a mean of this cell does not."""
-    told = []
+def cell_notes(cell: Cell) -> list[str]:
+    """Return notes on what the mean of a cell does not show."""
+    made = []
     complete = [run for run in cell.runs if run.complete]
     if len(cell.runs) > 1 and complete and len(complete) < len(cell.runs):
-        told.append(f"means over the {len(complete)} of {len(cell.runs)} runs that ended")
+        made.append(f"means over the {len(complete)} of {len(cell.runs)} runs that ended")
     lengths = sorted({run.steps for run in cell.used})
     if len(lengths) > 1:
-        told.append(f"runs of different lengths, {lengths[0]:,} to {lengths[-1]:,} steps")
+        made.append(f"runs of different lengths, {lengths[0]:,} to {lengths[-1]:,} steps")
     seeds = [run.config.get("seed") for run in cell.runs]
     if len(set(map(str, seeds))) < len(seeds):
-        told.append(f"a seed stands twice among its {len(seeds)} runs")
+        made.append(f"a seed occurs twice among its {len(seeds)} runs")
     if any(len(errors(run)) < LAST for run in cell.used if run.complete):
-        told.append(f"fewer than {LAST} evaluations, so the median is over all there are")
+        made.append(f"fewer than {LAST} evaluations, so the median is over all there are")
     unlike = unlike_paper(cell, default_values(cell.data, cell.algorithm))
     if unlike:
-        told.append(f"not the paper's settings ({unlike})")
-    return told
+        made.append(f"not the paper's settings ({unlike})")
+    return made
 
 
-def together(cells: list[Cell]) -> list[str]:
-    """Tell what holds for many cells in one sentence."""
-    told = []
-    single = [f"{cell.column}: {cell.name}" for cell in cells if len(cell.used) == 1]
-    if single and len(single) == len([cell for cell in cells if cell.used]):
-        told.append("one seed only: no spread is known, so differences may be chance")
+def overall_notes(cells: list[Cell]) -> list[str]:
+    """Return notes that cover many cells."""
+    used = [cell for cell in cells if cell.used]
+    single = [cell.full_name for cell in used if len(cell.used) == 1]
+    made = []
+    if single and len(single) == len(used):
+        made.append("one seed only: no spread is known, so differences may be chance")
     elif single:
-        told.append(f"one seed only, no spread known: {some(single)}")
-    lengths = {(cell.column, str(run.config.get("steps"))) for cell in cells for run in cell.runs}
-    for task in dict.fromkeys(cell.column for cell in cells):
-        several = sorted(steps for column, steps in lengths if column == task)
-        if len(several) > 1:
-            told.append(f"{task}: runs of {', '.join(several)} steps stand side by side")
-    counts: dict[int, list[str]] = {}
-    for cell in cells:
-        for run in cell.used[:1]:
-            counts.setdefault(len(class_accuracy(run)), []).append(cell.column)
-    if 2 in counts:
-        told.append(f"two classes, so no top-5: {some(list(dict.fromkeys(counts[2])))}")
-    many = [column for count, names in counts.items() if count > 100 for column in names]
-    if many:
-        told.append(f"more than 100 classes, so no AUC: {some(list(dict.fromkeys(many)))}")
-    return told
+        made.append(f"one seed only, no spread known: {some(single)}")
+    lengths = sorted({(c.task, str(run.config.get("steps"))) for c in cells for run in c.runs})
+    for task in dict.fromkeys(cell.task for cell in cells):
+        steps = [length for name, length in lengths if name == task]
+        if len(steps) > 1:
+            made.append(f"{task}: runs of {', '.join(steps)} steps are side by side")
+    classes = [(cell.task, len(class_accuracy(cell.used[0]))) for cell in used]
+    few = [task for task, count in classes if count == 2]
+    many = [task for task, count in classes if count > 100]
+    made += [f"two classes, so no top-5: {some(few)}"] if few else []
+    made += [f"more than 100 classes, so no AUC: {some(many)}"] if many else []
+    return made

@@ -93,7 +93,8 @@ def start_and_kill(folder: Path, number: int, count: int) -> None:
     hold.touch()
     hook.mkdir(exist_ok=True)
     (hook / "sitecustomize.py").write_text(SITECUSTOMIZE)
-    process = start(folder, HOLD=str(hold), HOLD_COUNT=str(count), PYTHONPATH=str(hook))
+    path = os.pathsep.join([str(hook), *filter(None, [os.environ.get("PYTHONPATH")])])
+    process = start(folder, HOLD=str(hold), HOLD_COUNT=str(count), PYTHONPATH=path)
     try:
         wait_until(hold.with_suffix(".held").exists, process)
         before = logs(folder).count(STOPPING)

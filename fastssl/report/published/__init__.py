@@ -1,4 +1,4 @@
-"""What was published, as data: one YAML a paper, with the table each figure stands in."""
+"""Published results as data: one YAML file per paper, with the table that each number is from."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ METRICS = ("best_error", "median_error", "top5_error", "precision", "recall", "f
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A published number; `std` is None where the paper gives no spread."""
+class PublishedResult:
+    """A published number; `std` is None if the paper gives no spread."""
 
     mean: float
     std: float | None
@@ -24,28 +24,28 @@ class Figure:
 
 @cache
 def paper(name: str = "flexmatch") -> dict[str, Any]:
-    """Return everything known of one paper."""
+    """Return the results of one paper."""
     found = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     assert isinstance(found, dict)
     return found
 
 
-def figure(
+def find(
     metric: str, algorithm: str, data: str, labels: object, settings: dict[str, Any] | None = None
-) -> Figure | None:
-    """Return the published figure of one cell; `settings` are those that are not the default."""
+) -> PublishedResult | None:
+    """Return the published result of one cell; `settings` are those that are not the default."""
     for table in paper()[metric]:
         if table.get("settings", {}) != (settings or {}):
             continue
         row = table["values"].get(algorithm, {})
-        # a fully supervised run sees every label, so its one value belongs to the data set
+        # A fully supervised run uses every label: its one value belongs to the data set.
         value = row.get(f"{data}-{labels}", row.get(data))
         if value is None:
             continue
         mean, std = value if isinstance(value, list) else (value, None)
-        place = table["table"]
-        where = place if isinstance(place, str) else f"table {place}"
-        return Figure(float(mean), None if std is None else float(std), where)
+        where = table["table"]
+        where = where if isinstance(where, str) else f"table {where}"
+        return PublishedResult(float(mean), None if std is None else float(std), where)
     return None
 
 
@@ -59,6 +59,6 @@ def class_accuracy(algorithm: str, data: str, labels: object) -> list[float] | N
 
 
 def claim(name: str, algorithm: str, data: str, labels: object) -> float | None:
-    """Return what the paper says in words, such as a relative error reduction."""
+    """Return a number from the text of the paper, such as a relative error reduction."""
     found = paper()["claims"][name]["values"].get(algorithm, {}).get(f"{data}-{labels}")
     return None if found is None else float(found)

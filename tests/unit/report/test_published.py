@@ -34,22 +34,22 @@ def test_table_1_and_the_appendix_are_whole():
 
 
 def test_a_figure_is_found_by_its_cell():
-    found = published.figure("best_error", "flexmatch", "cifar10", 40)
+    found = published.find("best_error", "flexmatch", "cifar10", 40)
     assert (found.mean, found.std, found.where) == (4.97, 0.06, "table 1")
-    assert published.figure("best_error", "vat", "stl10", 250).where == "table 10"
-    assert published.figure("best_error", "fixmatch", "svhn", 250).mean == 2.02
-    assert published.figure("best_error", "flexpl", "svhn", 250) is None
-    assert published.figure("best_error", "fullysupervised", "cifar100", "all").mean == 19.30
-    assert published.figure("best_error", "fullysupervised", "stl10", "all") is None
-    assert published.figure("top5_error", "flexmatch", "imagenet", 100000).std is None
-    assert published.figure("median_error", "flexmatch", "svhn", 40).mean == 20.81
+    assert published.find("best_error", "vat", "stl10", 250).where == "table 10"
+    assert published.find("best_error", "fixmatch", "svhn", 250).mean == 2.02
+    assert published.find("best_error", "flexpl", "svhn", 250) is None
+    assert published.find("best_error", "fullysupervised", "cifar100", "all").mean == 19.30
+    assert published.find("best_error", "fullysupervised", "stl10", "all") is None
+    assert published.find("top5_error", "flexmatch", "imagenet", 100000).std is None
+    assert published.find("median_error", "flexmatch", "svhn", 40).mean == 20.81
 
 
 def test_a_setting_that_is_not_the_default_has_its_own_figure_or_none():
     balance = {"algo.class_balance": 1.0}
-    assert published.figure("best_error", "fixmatch", "cifar10", 40, balance).mean == 7.16
+    assert published.find("best_error", "fixmatch", "cifar10", 40, balance).mean == 7.16
     other = {"algo.threshold": 0.9}
-    assert published.figure("best_error", "fixmatch", "cifar10", 40, other) is None
+    assert published.find("best_error", "fixmatch", "cifar10", 40, other) is None
 
 
 def test_claims_and_classes():
@@ -57,8 +57,8 @@ def test_claims_and_classes():
     assert published.claim("relative_reduction", "flexmatch", "stl10", 40) == 18.96
     assert published.class_accuracy("fixmatch", "cifar10", 40)[2] == 0.697
     # the reductions follow from table 1
-    fix = published.figure("best_error", "fixmatch", "cifar100", 400).mean
-    flex = published.figure("best_error", "flexmatch", "cifar100", 400).mean
+    fix = published.find("best_error", "fixmatch", "cifar100", 400).mean
+    flex = published.find("best_error", "flexmatch", "cifar100", 400).mean
     assert round(100 * (fix - flex) / fix, 2) == published.claim(
         "relative_reduction", "flexmatch", "cifar100", 400
     )

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from fastssl import report
-from fastssl.report import aggregation, cells, compare, curves, load
-from fastssl.report.page import kind
-from fastssl.report.published import Figure
-from fastssl.report.tables import Entry, Table
+from fastssl.report import cells, compare, curves, load, run_metrics
+from fastssl.report.page import text_columns
+from fastssl.report.published import PublishedResult
+from fastssl.report.table import Entry, Table
 from tests.fake_runs import write_run
 
 
@@ -59,7 +59,7 @@ def test_the_best_is_chosen_by_validation_where_there_is_one(tmp_path):
         line["validation_error"] = error
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = load.read_all([tmp_path]).runs[0]
-    assert aggregation.best_line(found)["step"] == evaluated[1]["step"]
+    assert run_metrics.best_line(found).step == evaluated[1]["step"]
 
 
 def test_convergence_tells_steps_time_and_the_share_of_fixmatch(tmp_path):
@@ -107,8 +107,8 @@ def test_relative_reduction_is_of_the_mean_best_errors(tmp_path):
     ],
 )
 def test_what_differs_by_two_deviations_is_marked(ours, paper, metric, mark):
-    figure = Figure(*paper, "table 1")
-    assert compare.differs(aggregation.Stat(*ours, 3), figure, metric) == mark
+    result = PublishedResult(*paper, "table 1")
+    assert compare.differs(run_metrics.Stat(*ours, 3), result, metric) == mark
 
 
 def test_a_report_sets_ours_beside_the_papers_and_says_where_settings_differ(tmp_path):
@@ -189,8 +189,8 @@ def test_ablation_bars_hold_the_default_and_its_variants(tmp_path):
         write_run(tmp_path / str(value), {"algo.threshold": value})
     write_run(tmp_path / "other", {"algo.mapping": "linear"})
     content = report.make([tmp_path], tmp_path / "r.html")
-    plot = next(plot for plot in content.plots if plot["id"] == "ablations")
-    names = {choice["name"]: [bar["name"] for bar in choice["bars"]] for choice in plot["choices"]}
+    plot = next(plot for plot in content.plots if plot.id == "ablations")
+    names = {choice["name"]: [bar["name"] for bar in choice["bars"]] for choice in plot.choices}
     assert names == {
         "digits, 40 labels: flexmatch, mapping": ["convex", "linear"],
         "digits, 40 labels: flexmatch, threshold": ["0.9", "0.95", "0.99"],
@@ -203,7 +203,7 @@ def test_a_confusion_matrix_is_shown_where_it_is_whole(tmp_path):
     path = tmp_path / "b" / "metrics.jsonl"
     path.write_text(path.read_text().replace("[[90, 2,", "[[90,"))
     plots_ = report.make([tmp_path], tmp_path / "r.html").plots
-    (choice,) = next(plot for plot in plots_ if plot["id"] == "confusion")["choices"]
+    (choice,) = next(plot for plot in plots_ if plot.id == "confusion").choices
     assert choice["runs"] == [["a", "a/"]]
     assert choice["table"][3][3] == 90
     assert choice["names"] == [str(digit) for digit in range(10)]
@@ -240,7 +240,7 @@ def test_a_figure_of_runs_that_did_not_end_is_marked_as_such(tmp_path):
 def test_numbers_stand_at_the_right_though_some_were_not_reached():
     rows = [[Entry("a"), Entry("b"), Entry("not reached")] for _ in range(3)]
     table = Table("id", "title", "", ["", "", ""], [*rows, [Entry("a"), Entry("-"), Entry("1")]])
-    assert [bool(kind(table, place)) for place in range(3)] == [True, True, False]
+    assert text_columns(table) == [True, True, False]
 
 
 def test_the_time_of_a_step_forgets_evaluations_and_the_first_steps(tmp_path):
@@ -251,15 +251,15 @@ def test_the_time_of_a_step_forgets_evaluations_and_the_first_steps(tmp_path):
         late = 30.0 * (line["step"] > 500)  # an evaluation after step 500 took half a minute
         line["seconds"] = 60 + 0.02 * line["step"] + late
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert aggregation.step_seconds(load.read_all([tmp_path]).runs[0]) == pytest.approx(0.02)
+    assert run_metrics.step_seconds(load.read_all([tmp_path]).runs[0]) == pytest.approx(0.02)
 
 
 def test_curves_are_means_over_the_runs_that_got_so_far(tmp_path):
     write_run(tmp_path / "a", {"seed": 0}, evals=10)
     write_run(tmp_path / "b", {"seed": 1}, evals=10)
     cell = cells.group(load.read_all([tmp_path]).runs)[0]
-    series = curves.curve(cell, lambda run: run.evals, lambda line: line["error"])
-    both = [[line["error"] for line in run.evals] for run in cell.runs]
+    series = curves.curve(cell, lambda run: run.evals, lambda line: line.error)
+    both = [[line.error for line in run.evals] for run in cell.runs]
     mean = [sum(pair) / 2 for pair in zip(*both, strict=True)]
     assert series["y"] == pytest.approx(mean, rel=1e-4)
     assert series["lo"] == pytest.approx([min(p) for p in zip(*both, strict=True)], rel=1e-4)

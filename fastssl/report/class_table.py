@@ -1,0 +1,58 @@
+"""The accuracy of every class, and the names of the classes."""
+
+from __future__ import annotations
+
+from fastssl.report import published
+from fastssl.report.cells import Cell
+from fastssl.report.run_metrics import Stat, class_accuracy, stat
+from fastssl.report.table import Entry, Table, mean_std
+
+CLASSES = 30  # rows of the table; with more classes the worst and the best are shown
+
+
+def class_table(cells: list[Cell], task: str) -> Table:
+    """Return the accuracy of every class, or of the worst and best if there are many."""
+    members = [cell for cell in cells if cell.task == task and cell.used]
+    means = {cell.name: class_means(cell) for cell in members}
+    count = max((len(row) for row in means.values()), default=0)
+    shown, note = list(range(count)), "Accuracy on a class's test images at the best evaluation, %."
+    if count > CLASSES:
+        half = CLASSES // 2
+        ranked = sorted(shown, key=lambda c: average(means, c))
+        shown = [*ranked[:half], *ranked[-half:]]
+        note += f" {count:,} classes: the {half} worst and the {half} best are shown."
+    table = Table(f"classes-{task}", f"Accuracy by class: {task}", note, ["class", *means])
+    names = class_names(members[0], count) if members else []
+    for c in shown:
+        row = [Entry(names[c])]
+        for cell in members:
+            values = means[cell.name]
+            known = published.class_accuracy(cell.algorithm, cell.data, cell.labels)
+            paper = f"paper {100 * known[c]:.1f}" if known and not cell.unusual else ""
+            row.append(Entry(mean_std(values[c], 1, 100) if c < len(values) else "-", paper))
+        table.rows.append(row)
+    return table
+
+
+def class_means(cell: Cell) -> list[Stat | None]:
+    """Return mean and deviation of the accuracy of each class."""
+    rows = [row for row in map(class_accuracy, cell.used) if row]
+    return [stat(values) for values in zip(*rows, strict=False)]
+
+
+def average(means: dict[str, list[Stat | None]], c: int) -> float:
+    """Return the mean accuracy of a class over all algorithms."""
+    found = stat(row[c].mean for row in means.values() if c < len(row) and row[c])  # type: ignore[union-attr]
+    return found.mean if found else 0.0
+
+
+def class_names(cell: Cell, count: int) -> list[str]:
+    """Return the names of the classes: the run's own, those of the data set, or numbers."""
+    from pipelines.datasets import DATASETS
+
+    known = [run.environment.get("class_names") for run in cell.runs]
+    known.append(DATASETS[cell.data].class_names if cell.data in DATASETS else None)
+    for names in known:
+        if isinstance(names, list | tuple) and len(names) == count:
+            return [str(name) for name in names]
+    return [str(c) for c in range(count)]
