@@ -41,12 +41,11 @@ def train(
     (2, 'runs/b', True)
     """
     from fastssl.config.resolve import load as load_config
-    from fastssl.engine.launch import default_folder
-    from fastssl.engine.launch import train as launch
+    from fastssl.engine.launch import default_folder, run_training
 
     resolved = load_config(os.fspath(config), settings)
     folder = Path(out) if out is not None else default_folder(resolved)
-    code = launch(resolved, folder, resume, False)
+    code = run_training(resolved, folder, resume, False)
     if code:
         raise KeyboardInterrupt(f"stopped by a signal and saved: {folder}")
     found: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))

@@ -118,10 +118,10 @@ def before_step(step: int, action: Callable[[], None]) -> None:
 
     real = loop.train_step
 
-    def train_step(run: Any, batch: Any, now: int, progress: Any) -> Any:
+    def train_step(learner: Any, batch: Any, now: int, *others: Any) -> Any:
         if now == step:
             action()
-        return real(run, batch, now, progress)
+        return real(learner, batch, now, *others)
 
     loop.train_step = train_step
 

@@ -63,9 +63,9 @@ def train(
     from fastssl.config.resolve import load
 
     resolved = load(config, words)
-    from fastssl.engine.launch import train as launch
+    from fastssl.engine.launch import run_training
 
-    raise typer.Exit(launch(resolved, out, resume, dry_run, as_json=as_json))
+    raise typer.Exit(run_training(resolved, out, resume, dry_run, as_json=as_json))
 
 
 @app.command(name="eval", epilog="Example: fastssl eval runs/a")

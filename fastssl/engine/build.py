@@ -1,11 +1,10 @@
-"""From a configuration to everything that a step needs, built once."""
+"""Building a run from its configuration: what learns (`Learner`) and what feeds it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,66 +23,58 @@ from fastssl.engine.scaler import Scaler
 from fastssl.errors import ConfigError
 from fastssl.tracking.pseudo_label_stats import Quality
 from fastssl.tracking.run_dir import RunFolder
-from pipelines.loader.loader import Loader, evaluation
+from pipelines.loader.loader import Loader
 from pipelines.sampling.split import Split
 from pipelines.store.store import Store
 
 
 @dataclass(slots=True)
-class Run:
-    """The parts of a run; all that changes while training is reachable from here."""
+class Learner:
+    """What learns: networks, optimizer and all other state that a training step changes."""
 
     resolved: ResolvedConfig
     device: Device
     ranks: Ranks
-    store: Store
-    split: Split
-    loader: Loader
-    model: nn.Module  # the student, bare
-    student: nn.Module  # what a step calls: the bare student, or its DDP wrapper
+    model: nn.Module  # the student without a wrapper
+    student: nn.Module  # what a step calls: the model, or its DDP wrapper
     ema: Ema
     optimizer: torch.optim.SGD
     scaler: Scaler
     state: State
     nonfinite: NonFiniteCheck
     quality: Quality
-    size: tuple[int, int]
-    step: Step  # the algorithm's step function, compiled where that was chosen
+    step: Step  # the algorithm's step function, compiled if that was chosen
 
     @property
     def algorithm(self) -> Algorithm:
-        """The algorithm that is run."""
+        """The algorithm that is trained."""
         return self.resolved.algorithm
 
     @property
     def nets(self) -> Nets:
-        """The two networks, as a step gets them."""
+        """The two networks in the form that a step function takes."""
         return Nets(self.student, self.ema.model)
 
-    def evaluation(self, part: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """Walk this rank's share of `test` or `validation`, as batches of images and labels."""
-        config = self.resolved.config
-        if part == "validation":
-            split, indices = "train", self.split.validation
-        else:
-            split, indices = "test", np.arange(self.store.splits["test"].count)
-        share = np.array_split(indices, self.ranks.world)[self.ranks.rank]
-        if not len(share):  # fewer images than ranks
-            return iter(())
-        return evaluation(
-            self.store,
-            split,
-            share,
-            size=self.size,
-            reader=config.reader,
-            device=str(self.device.device),
-            batch=config.eval_batch,
-            threads=self.device.threads,
-        )
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """What feeds a learner: the store, the labeled split and the loader of batches."""
+
+    store: Store
+    split: Split
+    loader: Loader
+    size: tuple[int, int]  # height and width of the views
+
+
+class Run(NamedTuple):
+    """A run: what learns and what feeds it."""
+
+    learner: Learner
+    data: TrainingData
 
 
 def build_model(resolved: ResolvedConfig, classes: int, device: Device) -> nn.Module:
-    """Build the network with weights that the seed alone decides."""
+    """Build the network; its initial weights depend on the seed alone."""
     config = resolved.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -100,7 +91,7 @@ def build_model(resolved: ResolvedConfig, classes: int, device: Device) -> nn.Mo
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Take the averaged weights of a run or checkpoint; heads of another shape stay as they are."""
+    """Load the EMA weights of a run or checkpoint; heads of another shape keep their own."""
     found = checkpoint.best(RunFolder(path)) if path.is_dir() else checkpoint.read(path)
     own = model.state_dict()
     fits = {k: v for k, v in found["ema"].items() if k in own and own[k].shape == v.shape}
@@ -109,65 +100,78 @@ def load_weights(model: nn.Module, path: Path) -> None:
     model.load_state_dict({**own, **fits})
 
 
-def assemble(resolved: ResolvedConfig, device: Device, ranks: Ranks | None = None) -> Run:
+def assemble(
+    resolved: ResolvedConfig,
+    device: Device,
+    ranks: Ranks | None = None,
+    store: Store | None = None,
+) -> Run:
     """Build a run at step 0."""
-    from fastssl.distributed.process_group import wrap
+    ranks, store = ranks or SingleRank(), store or find_store(resolved)
+    data = open_data(resolved, device, ranks, store)
+    split = data.split
+    labels = store.labels("train")
+    counts = np.bincount(labels[split.labeled], minlength=store.classes).astype(np.float32)
+    images = len(split.unlabeled) if resolved.algorithm.unlabeled else 0
+    info = DatasetInfo(
+        num_classes=store.classes,
+        num_unlabeled=images,
+        labeled_shares=torch.from_numpy(counts / counts.sum()).to(device.device),
+        device=device.device,
+    )
+    known: Any = labels[split.unlabeled] if images else labels[:0]
+    truth = torch.from_numpy(known.astype(np.int16 if store.classes < 2**15 else np.int32))
+    model = build_model(resolved, store.classes, device)
+    return Run(make_learner(resolved, device, ranks, model, info, truth), data)
 
-    ranks = ranks or SingleRank()
-    store = find_store(resolved)
+
+def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Store) -> TrainingData:
+    """Choose the labeled split and build this rank's loader."""
     split, order = make_data(resolved, store, ranks.world)
-    chosen = view_recipes(resolved, store)
-    config = resolved.config
+    recipes = view_recipes(resolved, store)
     loader = Loader(
         store,
         split,
         order,
         views=resolved.algorithm.views,
-        recipes=chosen,
-        seed=config.seed,
+        recipes=recipes,
+        seed=resolved.config.seed,
         device=str(device.device),
-        reader=config.reader,
+        reader=resolved.config.reader,
         threads=device.loader_threads,
         rank=ranks.rank,
         world=ranks.world,
     )
-    model = build_model(resolved, store.classes, device)
+    return TrainingData(store, split, loader, recipes["weak"].size)
+
+
+def make_learner(
+    resolved: ResolvedConfig,
+    device: Device,
+    ranks: Ranks,
+    model: nn.Module,
+    info: DatasetInfo,
+    truth: Tensor,
+) -> Learner:
+    """Build all that learns around a model.
+
+    `truth` [N] holds the true class of every unlabeled image, -1 if unknown. It is used only to
+    measure the accuracy of pseudo-labels.
+    """
+    from fastssl.distributed.process_group import wrap
+
     model, student = wrap(model, device.device, ranks)
-    state, quality, images = remember(resolved, store, split, device)
-    return Run(
+    return Learner(
         resolved=resolved,
         device=device,
         ranks=ranks,
-        store=store,
-        split=split,
-        loader=loader,
         model=model,
         student=student,
-        ema=Ema(model, config.ema),
-        optimizer=optim.build(model, config),
+        ema=Ema(model, resolved.config.ema),
+        optimizer=optim.build(model, resolved.config),
         scaler=Scaler(model, device.device, device.precision == "fp16"),
-        state=state,
-        nonfinite=NonFiniteCheck(model, state, images, device.device),
-        quality=quality,
-        size=chosen["weak"].size,
+        state=resolved.algorithm.init_state(resolved.settings, info),
+        nonfinite=NonFiniteCheck(model, device.device),
+        quality=Quality(truth.to(device.device), info.num_classes),
         step=resolved.algorithm.step,
     )
-
-
-def remember(
-    resolved: ResolvedConfig, store: Store, split: Split, device: Device
-) -> tuple[State, Quality, int]:
-    """Build the algorithm's state and the book of pseudo-label quality."""
-    labels = store.labels("train")
-    shares = np.bincount(labels[split.labeled], minlength=store.classes).astype(np.float32)
-    images = len(split.unlabeled) if resolved.algorithm.unlabeled else 0
-    info = DatasetInfo(
-        num_classes=store.classes,
-        num_unlabeled=images,
-        labeled_shares=torch.from_numpy(shares / shares.sum()).to(device.device),
-        device=device.device,
-    )
-    state: State = resolved.algorithm.init_state(resolved.settings, info)
-    known: Any = labels[split.unlabeled] if images else labels[:0]
-    truth = torch.from_numpy(known.astype(np.int16 if store.classes < 2**15 else np.int32))
-    return state, Quality(truth.to(device.device), store.classes), images

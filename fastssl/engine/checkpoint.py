@@ -12,9 +12,10 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
+from torch import Tensor
 
 from fastssl.errors import DataError, cannot_write
 from fastssl.tracking.run_dir import RunFolder
@@ -27,7 +28,33 @@ NAME = re.compile(r"step-(\d{8,})\.ckpt")
 ROOM = 128  # bytes left free for the line before the body, which is known only after it
 
 
-def seal(content: dict[str, Any]) -> memoryview:
+class Preprocessing(TypedDict):
+    """How an image becomes an input of the model."""
+
+    size: list[int]  # height and width of the model's input
+    mean: list[float]
+    std: list[float]
+    stored: int  # height of the store's test images
+    resize: str
+
+
+class CheckpointContent(TypedDict):
+    """The content of a checkpoint file; the keys are those of version 0.1.0."""
+
+    model: dict[str, Tensor]
+    ema: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    scaler: dict[str, Tensor]
+    state: dict[str, Tensor]  # the algorithm's
+    quality: Tensor  # pseudo-label counts since the last log step, mean over ranks
+    trip: dict[str, Any]  # fields of TrainingProgress
+    config: dict[str, Any]
+    store: str  # fingerprint
+    classes: list[str]
+    preprocessing: Preprocessing
+
+
+def seal(content: CheckpointContent) -> memoryview:
     """Return the bytes of a checkpoint file; they are in memory once, however large they are."""
     buffer = io.BytesIO()
     buffer.write(bytes(ROOM))
@@ -40,7 +67,7 @@ def seal(content: dict[str, Any]) -> memoryview:
     return whole[begin:]
 
 
-def unseal(data: bytes, name: str) -> dict[str, Any]:
+def unseal(data: bytes, name: str) -> CheckpointContent:
     """Check the seal and return what is inside; never executes code of the file."""
     head, _, body = data.partition(b"\n")
     words = head.split(b" ")
@@ -52,12 +79,11 @@ def unseal(data: bytes, name: str) -> dict[str, Any]:
     )
     if not whole:
         raise DataError(f"{name} is damaged: its checksum does not hold", "use an older checkpoint")
-    found = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
-    assert isinstance(found, dict)
+    found: CheckpointContent = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
     return found
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> CheckpointContent:
     """Read one checkpoint file."""
     try:
         data = path.read_bytes()
@@ -80,7 +106,7 @@ def files(folder: RunFolder) -> list[Path]:
     return sorted((p for p in found if not p.is_symlink()), key=step_of, reverse=True)
 
 
-def newest(folder: RunFolder, tell: Callable[[str], None]) -> dict[str, Any] | None:
+def newest(folder: RunFolder, tell: Callable[[str], None]) -> CheckpointContent | None:
     """Load the newest valid checkpoint, telling which damaged ones were skipped.
 
     None where there is none at all; an error where there are some and none is valid.
@@ -99,7 +125,7 @@ def newest(folder: RunFolder, tell: Callable[[str], None]) -> dict[str, Any] | N
     return None
 
 
-def best(folder: RunFolder) -> dict[str, Any]:
+def best(folder: RunFolder) -> CheckpointContent:
     """Load the best checkpoint of a run."""
     return read(folder.checkpoints / BEST)
 
@@ -115,7 +141,7 @@ class Writer:
         found = files(folder) if begun is not None else []
         self._damaged = {path for path in found if step_of(path) > (begun or 0)}
         self.seconds = 0.0  # what saving took from the training thread
-        self._jobs: dict[str, dict[str, Any]] = {}
+        self._jobs: dict[str, CheckpointContent] = {}
         self._changed = threading.Condition()
         self._busy = False
         self._closed = False
@@ -126,7 +152,7 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
 
-    def save(self, name: str, content: dict[str, Any]) -> None:
+    def save(self, name: str, content: CheckpointContent) -> None:
         """Hand a snapshot over; one of its kind that still waits is replaced.
 
         So no more than two wait, the last and the best, however slow the disk is.

@@ -1,4 +1,4 @@
-"""The averaged weights: parameters are averaged, BatchNorm's buffers are the student's own."""
+"""The EMA model: parameters are averaged, BatchNorm buffers are copied from the student."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from torch import Tensor, nn
 
 
 class Ema:
-    """A moving average of a model's parameters, kept in a model of its own."""
+    """An exponential moving average of a model's parameters, held in a second model."""
 
     def __init__(self, student: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(student).requires_grad_(False)
         self.decay = decay
-        self._mine: list[Tensor] = list(self.model.parameters())
-        self._theirs = [p.detach() for p in student.parameters()]
+        self._averages: list[Tensor] = list(self.model.parameters())
+        self._weights = [p.detach() for p in student.parameters()]
         self._buffers = list(zip(self.model.buffers(), student.buffers(), strict=True))
 
     @torch.no_grad()
-    def update(self, alive: Tensor) -> None:
-        """Move towards the student by 1 - decay, or not at all where `alive` is 0."""
-        gaps = torch._foreach_sub(self._theirs, self._mine)
-        torch._foreach_mul_(gaps, alive * (1 - self.decay))
-        torch._foreach_add_(self._mine, gaps)
+    def update(self, moves: Tensor) -> None:
+        """Move towards the student by 1 - decay, or not at all if the scalar `moves` is 0."""
+        gaps = torch._foreach_sub(self._weights, self._averages)
+        torch._foreach_mul_(gaps, moves * (1 - self.decay))
+        torch._foreach_add_(self._averages, gaps)
 
     @torch.no_grad()
     def copy_buffers(self) -> None:

@@ -1,8 +1,11 @@
-"""Judging a model: every figure of an evaluation from the logits of all images at once."""
+"""Evaluating a model on images of a store.
+
+The loop, `eval`, `predict` and the Python API all compute logits by `predict_batches`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,84 +13,122 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fastssl.config.schema import RunConfig
+from fastssl.distributed.collectives import Ranks
 from fastssl.engine.devices import Device
+from fastssl.engine.progress import EvaluationMetrics
+from pipelines.loader.loader import evaluation
+from pipelines.store.store import Store
 
-Array = npt.NDArray[np.float64]
-AUC_CLASSES = 100  # above, one-vs-rest AUC costs more than it tells
+Indices = npt.NDArray[np.int64]
+AUC_CLASSES = 100  # with more classes, one-vs-rest AUC takes too long
 ECE_BINS = 15
 TOP = 5
 
 
-@torch.inference_mode()
-def predict(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: Device, classes: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Return the logits [n, C] and the labels [n] of all batches, on the device, in order.
+def predict_batches(
+    model: nn.Module,
+    store: Store,
+    split: str,
+    indices: Indices,
+    *,
+    size: tuple[int, int],
+    config: RunConfig,
+    device: Device,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the logits [n, C], float32, and the labels [n] of images, in batches of `eval_batch`.
 
-    Where there is no batch, as on a rank whose share is empty, n is 0 and C is `classes`.
+    The model must be in eval mode.
     """
-    was = model.training
+    if not len(indices):  # a rank may have no image
+        return
+    batches = evaluation(
+        store,
+        split,
+        indices,
+        size=size,
+        reader=config.reader,
+        device=str(device.device),
+        batch=config.eval_batch,
+        threads=device.threads,
+    )
+    for images, labels in batches:
+        with torch.inference_mode(), device.autocast():
+            logits = model(images).float()
+        yield logits, labels
+
+
+def predict_split(
+    model: nn.Module,
+    store: Store,
+    split: str,
+    indices: Indices,
+    *,
+    size: tuple[int, int],
+    config: RunConfig,
+    device: Device,
+    ranks: Ranks,
+) -> tuple[Tensor, Tensor]:
+    """Return the logits [n, C] and labels [n] of all images, in order, on the device.
+
+    Every rank computes a share and gets the result of all of them.
+    """
+    own = np.array_split(indices, ranks.world)[ranks.rank]
+    training = model.training
     model.eval()
-    logits, labels = [], []
-    for images, truth in batches:
-        with device.autocast():
-            logits.append(model(images).float().clone())
+    # Start with no rows, so that a rank without images has tensors of the right shape. Labels are
+    # copied because their buffer is used again for a later batch.
+    logits = [torch.empty((0, store.classes), device=device.device)]
+    labels = [torch.empty(0, dtype=torch.int64, device=device.device)]
+    found = predict_batches(model, store, split, own, size=size, config=config, device=device)
+    for some, truth in found:
+        logits.append(some.clone())
         labels.append(truth.clone())
-    model.train(was)
-    if not logits:
-        none = torch.empty(0, dtype=torch.int64, device=device.device)
-        return torch.empty((0, classes), device=device.device), none
-    return torch.cat(logits), torch.cat(labels)
+    model.train(training)
+    return ranks.gather_uneven(torch.cat(logits)), ranks.gather_uneven(torch.cat(labels))
 
 
-def judge(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Return every figure, errors in percent; AUC is None where it can't be told."""
-    scores = logits.double().cpu()
-    truth = labels.cpu()
-    classes = scores.shape[1]
+def compute_metrics(logits: Tensor, labels: Tensor) -> EvaluationMetrics:
+    """Return the metrics of logits [n, C] against labels [n]; waits for the device."""
+    from sklearn.metrics import precision_recall_fscore_support
+
+    scores, truth = logits.double().cpu(), labels.cpu()
+    num_classes = scores.shape[1]
     probability = scores.softmax(dim=1).numpy()
-    pseudo_label = scores.argmax(dim=1).numpy()
+    predicted = scores.argmax(dim=1).numpy()
     y = truth.numpy()
-    table = confusion(y, pseudo_label, classes)
-    figures: dict[str, Any] = {"error": 100 * float((pseudo_label != y).mean())}
-    if classes > TOP:
+    metrics: EvaluationMetrics = {"error": 100 * float((predicted != y).mean())}
+    if num_classes > TOP:
         best = scores.topk(TOP, dim=1).indices
-        figures["top5_error"] = 100 * float((~(best == truth[:, None]).any(dim=1)).double().mean())
-    figures["loss"] = float(nn.functional.cross_entropy(scores, truth))
-    figures |= macro(table)
-    figures["auc"] = auc(y, probability)
-    figures["ece"] = calibration(y, pseudo_label, probability.max(axis=1))
-    shares = np.diag(table) / np.maximum(table.sum(axis=1), 1)
-    figures["class_accuracy"] = [round(float(share), 6) for share in shares]
-    return figures
+        metrics["top5_error"] = 100 * float((~(best == truth[:, None]).any(dim=1)).double().mean())
+    metrics["loss"] = float(nn.functional.cross_entropy(scores, truth))
+    # `recall` by class is the accuracy of that class.
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        y, predicted, labels=range(num_classes), zero_division=0
+    )
+    metrics["precision"] = float(precision.mean())
+    metrics["recall"] = float(recall.mean())
+    metrics["f1"] = float(f1.mean())
+    metrics["auc"] = auc(y, probability)
+    metrics["ece"] = calibration_error(y == predicted, probability.max(axis=1))
+    metrics["class_accuracy"] = [round(float(share), 6) for share in recall]
+    return metrics
 
 
-def confusion(truth: npt.NDArray[Any], pseudo_label: npt.NDArray[Any], classes: int) -> Array:
-    """Count guesses (columns) for every true class (rows)."""
-    flat = np.bincount(truth * classes + pseudo_label, minlength=classes * classes)
-    return flat.reshape(classes, classes).astype(np.float64)
+def confusion(logits: Tensor, labels: Tensor) -> npt.NDArray[np.int64]:
+    """Return how often each true class (row) was predicted as each class (column)."""
+    from sklearn.metrics import confusion_matrix
+
+    predicted = logits.argmax(dim=1).cpu().numpy()
+    counts: npt.NDArray[np.int64] = confusion_matrix(
+        labels.cpu().numpy(), predicted, labels=range(logits.shape[1])
+    )
+    return counts
 
 
-def confused(logits: Tensor, labels: Tensor) -> list[list[int]]:
-    """Return the counts of `confusion` as a record holds them."""
-    pseudo_label = logits.argmax(dim=1).cpu().numpy()
-    table = confusion(labels.cpu().numpy(), pseudo_label, logits.shape[1])
-    return [[int(count) for count in row] for row in table]
-
-
-def macro(table: Array) -> dict[str, float]:
-    """Return precision, recall and F1, each the mean over classes; 0/0 counts as 0."""
-    hits = np.diag(table)
-    precision = hits / np.maximum(table.sum(axis=0), 1)
-    recall = hits / np.maximum(table.sum(axis=1), 1)
-    both = precision + recall
-    f1 = np.where(both > 0, 2 * precision * recall / np.where(both > 0, both, 1), 0)
-    means = precision.mean(), recall.mean(), f1.mean()
-    return dict(zip(("precision", "recall", "f1"), map(float, means), strict=True))
-
-
-def auc(truth: npt.NDArray[Any], probability: Array) -> float | None:
-    """Return the one-vs-rest area under the curve, averaged over the classes that occur."""
+def auc(truth: npt.NDArray[Any], probability: npt.NDArray[np.float64]) -> float | None:
+    """Return the one-vs-rest area under the ROC curve, averaged over the classes that occur."""
+    # Not sklearn's multi_class="ovr", which refuses a test set that lacks a class.
     classes = probability.shape[1]
     present = [c for c in range(classes) if 0 < (truth == c).sum() < len(truth)]
     if classes > AUC_CLASSES or not present:
@@ -97,10 +138,8 @@ def auc(truth: npt.NDArray[Any], probability: Array) -> float | None:
     return float(np.mean([roc_auc_score(truth == c, probability[:, c]) for c in present]))
 
 
-def calibration(truth: npt.NDArray[Any], pseudo_label: npt.NDArray[Any], sure: Array) -> float:
+def calibration_error(correct: npt.NDArray[np.bool_], confidence: npt.NDArray[np.float64]) -> float:
     """Return the expected calibration error over 15 equal bins of confidence."""
-    bins = np.minimum((sure * ECE_BINS).astype(int), ECE_BINS - 1)
-    right = (truth == pseudo_label).astype(np.float64)
-    count = np.bincount(bins, minlength=ECE_BINS)
-    gap = np.abs(np.bincount(bins, right, ECE_BINS) - np.bincount(bins, sure, ECE_BINS))
-    return float(gap[count > 0].sum() / len(truth))
+    bins = np.minimum((confidence * ECE_BINS).astype(int), ECE_BINS - 1)
+    gap = np.bincount(bins, correct, ECE_BINS) - np.bincount(bins, confidence, ECE_BINS)
+    return float(np.abs(gap).sum() / len(correct))

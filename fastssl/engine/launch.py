@@ -1,10 +1,12 @@
-"""What gets a run under way: folder, resume, device, ranks; and what brings it to its end."""
+"""Starting, resuming and ending a run: its folder, device, ranks and summary."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import statistics
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,13 @@ from fastssl.config.resolve import ResolvedConfig, flatten, saved_values
 from fastssl.config.schema import keys_that_may_differ
 from fastssl.distributed import process_group
 from fastssl.engine import checkpoint, compilation, devices, step_memory
-from fastssl.engine.build import Run, assemble
+from fastssl.engine.build import Learner, TrainingData, assemble
 from fastssl.engine.build_data import find_store
-from fastssl.engine.loop import TIME_UP, Training, restore
+from fastssl.engine.checkpoint import CheckpointContent
+from fastssl.engine.loop import TIME_UP, Training, train_step
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
+from fastssl.engine.snapshot import restore
 from fastssl.engine.summary import end_lines, start_lines, summarize
 from fastssl.engine.view_sheet import make_sheet
 from fastssl.errors import ConfigError, DataError, ResourceError, UserError, cannot_write
@@ -31,14 +35,15 @@ from fastssl.tracking.metrics import Record, read_metrics
 from fastssl.tracking.progress_bar import Display
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic, write_json
+from pipelines.store.store import Store
 
-# How torch and the libraries below it say that an allocation failed.
+# Parts of the messages by which torch and the libraries below it report a failed allocation.
 SHORT = {"out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc"}
 SHORT |= {"alloc_failed"}  # cuBLAS and cuDNN
-REHEARSED, PATIENCE = 10, 20.0  # steps, and seconds, of a dry run
+REHEARSED, PATIENCE = 10, 20.0  # steps and seconds that a dry run takes at most
 
 
-def train(
+def run_training(
     resolved: ResolvedConfig,
     out: Path | None,
     resume: bool,
@@ -46,21 +51,18 @@ def train(
     *,
     as_json: bool = False,
 ) -> int:
-    """Train a run to its end; return the exit code."""
+    """Train a run to its end, or to a signal; return the exit code."""
     with process_group.joined() as group, messages(quiet=group.ranks.rank != 0):
-        ranks = group.ranks
-        device = devices.choose(resolved.config, group.local_rank, group.local_world)
-        resolved = fixed(resolved, device)
         if dry_run:
-            return rehearse(resolved, device, ranks, as_json=as_json)
+            return rehearse(resolved, group, as_json=as_json)
         folder = RunFolder(out or default_folder(resolved))
         try:
             with group.together():
-                if ranks.rank == 0:
+                if group.ranks.rank == 0:
                     folder.claim(resume)
-            world = ranks.world
+            world = group.ranks.world
             with group.contact(lambda rank, error: write_failure(folder, rank, error, world)):
-                return start(resolved, folder, device, group)
+                return start(resolved, folder, group)
         finally:
             folder.release()
 
@@ -72,57 +74,60 @@ def default_folder(resolved: ResolvedConfig) -> Path:
     return Path("runs") / f"{data}-{algorithm}-{config.labels}-s{config.seed}"
 
 
-def fixed(resolved: ResolvedConfig, device: devices.Device) -> ResolvedConfig:
-    """Write what `auto` chose into the configuration, so that a resumed run keeps it."""
-    config = resolved.config.model_copy(update={"precision": device.precision})
-    return replace(resolved, config=config)
-
-
-def start(
-    resolved: ResolvedConfig, folder: RunFolder, device: devices.Device, group: process_group.Group
-) -> int:
-    """Begin or go on in a folder that is ours."""
+def start(resolved: ResolvedConfig, folder: RunFolder, group: process_group.Group) -> int:
+    """Start or resume training in a folder that this process has locked."""
     ranks = group.ranks
     display = Display(resolved.config.steps)
     content = None
     if folder.started():
         resolved = same_run(resolved, folder)
-        if folder.finished():  # whatever became of its checkpoints
+        if folder.finished():  # even if its checkpoints are damaged or gone
             display.say(f"{folder.path} is finished: {resolved.config.steps:,} steps")
             return 0
         content = checkpoint.newest(folder, display.say)
-    own = keys_that_may_differ("ranks")
-    group.agree(
-        {
-            "configuration": repr({k: v for k, v in resolved.as_dict().items() if k not in own}),
-            "store": find_store(resolved).fingerprint,
-            "checkpoint": f"step {content['trip']['step'] if content else 0}",
-        }
-    )
+    resolved, device = choose_device(resolved, group)
     with out_of_memory(resolved):
-        run = assemble(resolved, device, ranks)
-        trip = resume_from(run, content, folder)
-        prepare(run, trip.step, str(folder.path), display)
-    with out_of_memory(resolved):
-        return travel(run, trip, folder, display)
+        store = find_store(resolved)
+        own = keys_that_may_differ("ranks")
+        group.agree(
+            {
+                "configuration": repr(
+                    {k: v for k, v in resolved.as_dict().items() if k not in own}
+                ),
+                "store": store.fingerprint,
+                "checkpoint": f"step {content['trip']['step'] if content else 0}",
+            }
+        )
+        learner, data = assemble(resolved, device, ranks, store)
+        progress = resume_from(learner, store, content, folder) if content else TrainingProgress()
+        run_trial_steps(learner, data, progress.step, str(folder.path), display)
+        return train(learner, data, progress, folder, display)
+
+
+def choose_device(
+    resolved: ResolvedConfig, group: process_group.Group
+) -> tuple[ResolvedConfig, devices.Device]:
+    """Choose this process's device; return it and the configuration with the precision chosen."""
+    device = devices.choose(resolved.config, group.local_rank, group.local_world)
+    config = resolved.config.model_copy(update={"precision": device.precision})
+    return replace(resolved, config=config), device
 
 
 def same_run(resolved: ResolvedConfig, folder: RunFolder) -> ResolvedConfig:
-    """Refuse to go on with other settings than the run has; keep what `auto` chose then."""
+    """Refuse to resume with settings other than the run's; keep what `auto` chose then."""
     saved = saved_values(folder.read_config())
     wanted = flatten(resolved.as_dict())
     kept = {}
     for key in sorted(saved.keys() | wanted.keys(), key=lambda key: (key != "algorithm", key)):
         old, new = saved.get(key), wanted.get(key)
-        chosen = key == "precision" and resolved.origins.get(key) is None
-        if chosen or (key == "compile" and new == "auto"):
+        if key in ("precision", "compile") and new == "auto":
             kept[key] = old
             continue
         if old == new or key in keys_that_may_differ("resume"):
             continue
         raise ConfigError(
-            f"{folder.path} was begun with {as_typed(key, old)}, not {as_typed(key, new)}",
-            f"type {as_typed(key, old)} to go on with it, or take another --out",
+            f"{folder.path} was started with {as_typed(key, old)}, not {as_typed(key, new)}",
+            f"type {as_typed(key, old)} to resume it, or use another --out",
         )
     return replace(resolved, config=resolved.config.model_copy(update=kept))
 
@@ -132,138 +137,144 @@ def as_typed(key: str, value: Any) -> str:
     return shlex.quote(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
 
 
-def resume_from(run: Run, content: dict[str, Any] | None, folder: RunFolder) -> TrainingProgress:
-    """Put the checkpoint into the run, or begin at step 0."""
-    if content is None:
-        return TrainingProgress()
-    if content["store"] != run.store.fingerprint:
+def resume_from(
+    learner: Learner, store: Store, content: CheckpointContent, folder: RunFolder
+) -> TrainingProgress:
+    """Load a checkpoint into the learner; refuse it if the store is not the run's."""
+    if content["store"] != store.fingerprint:
         raise DataError(
-            f"the store {run.store.path} is not the one {folder.path} was begun with",
-            "give the store of the run by store=FOLDER, or take another --out",
+            f"the store {store.path} is not the one {folder.path} was started with",
+            "give the store of the run by store=FOLDER, or use another --out",
         )
-    return restore(run, content)
+    return restore(learner, content)
 
 
-def prepare(run: Run, step: int, out: str, display: Display) -> None:
-    """Refuse what can't fit, say what will run, and choose how a step is compiled."""
-    step_memory.check(run)
-    for line in start_lines(run, out, step):
+def run_trial_steps(
+    learner: Learner, data: TrainingData, step: int, out: str, display: Display
+) -> None:
+    """Run what must be tried before the first step, on copies that are thrown away.
+
+    A forward pass tells whether a step fits into memory. With compile=auto on a CPU, timed steps
+    decide whether to compile; the choice is entered in the learner's configuration.
+    """
+    step_memory.check(learner, data.size)
+    for line in start_lines(learner, data, out, step):
         display.say(line)
-    compilation.choose(run, step, display.say)
+    compilation.choose(learner, data.loader, step, display.say)
 
 
-def travel(run: Run, trip: TrainingProgress, folder: RunFolder, display: Display) -> int:
-    """Train from where the trip is to the end or to a signal, and write the summary."""
-    config = run.resolved.config
+def train(
+    learner: Learner,
+    data: TrainingData,
+    progress: TrainingProgress,
+    folder: RunFolder,
+    display: Display,
+) -> int:
+    """Train to the end or to a signal, write the summary, and return the exit code."""
+    config = learner.resolved.config
     record, writer = None, None
-    if run.ranks.rank == 0:
-        write_start(run, folder)
-        record = Record(folder, config.tensorboard, trip.step)
-        writer = checkpoint.Writer(folder, trip.step)
+    if learner.ranks.rank == 0:
+        write_start(learner, data, folder)
+        record = Record(folder, config.tensorboard, progress.step)
+        writer = checkpoint.Writer(folder, progress.step)
         open_log(folder.log)
     try:
-        training = Training(run, trip, display, record, writer)
-        if record and config.tensorboard and not trip.step:
+        training = Training(learner, data, progress, display, record, writer)
+        if record and config.tensorboard and not progress.step:
             record.guarded(
-                "TensorBoard", lambda: tensorboard.log_views(record, make_sheet(run.resolved))
+                "TensorBoard", lambda: tensorboard.log_views(record, make_sheet(learner.resolved))
             )
-        display.begin(trip.step)
-        with Stop(tells=run.ranks.rank == 0) as stop:
-            told = training.travel(stop)
+        display.begin(progress.step)
+        with Stop(tells=learner.ranks.rank == 0) as stop:
+            stopped_by = training.fit(stop)
             display.end()
             if writer:
                 writer.wait()
-            return finish(training, folder, display, told)
+            return finish(training, folder, display, stopped_by)
     finally:
         display.end()
-        run.loader.close()
+        data.loader.close()
         if writer:
             writer.close()
         if record:
             record.close()
 
 
-def write_start(run: Run, folder: RunFolder) -> None:
-    """Write config.yaml and environment.json."""
+def write_start(learner: Learner, data: TrainingData, folder: RunFolder) -> None:
+    """Write config.yaml and environment.json, unless the run is resumed."""
     try:
         if not folder.started():
-            text = yaml.safe_dump(run.resolved.as_dict(), sort_keys=False)
-            facts = {**environment.facts(), "class_names": run.store.class_names}
+            text = yaml.safe_dump(learner.resolved.as_dict(), sort_keys=False)
+            facts = {**environment.facts(), "class_names": data.store.class_names}
             write_json(folder.environment, facts)
             write_atomic(folder.config, text.encode())
     except OSError as error:
         raise cannot_write(folder.path, error) from error
 
 
-def finish(training: Training, folder: RunFolder, display: Display, told: int) -> int:
+def finish(training: Training, folder: RunFolder, display: Display, stopped_by: int) -> int:
     """Write the summary, show it, and return the exit code."""
-    status = {0: "finished", TIME_UP: "out of time"}.get(told, "interrupted")
-    # A run killed between its last checkpoint and its summary has evaluated in an earlier life.
-    figures = training.figures or (read_metrics(folder.metrics, "eval") or [{}])[-1]
-    summary = summarize(training.run, training.trip, figures, status)
+    status = {0: "finished", TIME_UP: "out of time"}.get(stopped_by, "interrupted")
+    # A run killed between its last checkpoint and its summary was evaluated before it was killed.
+    metrics = training.metrics or (read_metrics(folder.metrics, "eval") or [{}])[-1]
     if training.writer:
-        summary["checkpoint_seconds"] = round(training.writer.seconds, 3)
-        summary["first_step_seconds"] = training.first_step and round(training.first_step, 3)
+        summary = summarize(training, metrics, status)
         try:
             write_json(folder.summary, summary)
         except OSError as error:
             raise cannot_write(folder.summary, error) from error
         if training.record and training.config.tensorboard:
-            tensorboard.end(training.record, training.run.resolved, summary)
+            tensorboard.end(training.record, training.learner.resolved, summary)
         display.say("")
         for line in end_lines(summary, folder.path):
             display.say(line)
-    return 0 if told in (0, TIME_UP) else 128 + told
+    return 0 if stopped_by in (0, TIME_UP) else 128 + stopped_by
 
 
-def rehearse(
-    resolved: ResolvedConfig, device: devices.Device, ranks: Any, *, as_json: bool = False
-) -> int:
-    """Take a few steps, write nothing, and print how long the run would take."""
-    import statistics
-    import time
-
-    from fastssl.engine.loop import train_step
-
+def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: bool = False) -> int:
+    """Take a few steps, write nothing, and report how long the run would take."""
+    resolved, device = choose_device(resolved, group)
+    ranks = group.ranks
     display = Display(resolved.config.steps)
     with out_of_memory(resolved):
-        run = assemble(resolved, device, ranks)
-        prepare(run, 0, "nothing is written", display)
-        progress = torch.zeros((), device=device.device)
+        learner, data = assemble(resolved, device, ranks)
+        run_trial_steps(learner, data, 0, "nothing is written", display)
+        fraction = torch.zeros((), device=device.device)
         times: list[float] = []
-        for step, batch in enumerate(run.loader.iterate(0, min(REHEARSED, resolved.config.steps))):
+        for step, batch in enumerate(data.loader.iterate(0, min(REHEARSED, resolved.config.steps))):
             began = time.monotonic()
-            float(train_step(run, batch, step, progress).loss.detach())
+            float(train_step(learner, batch, step, fraction).loss.detach())  # waits for the device
             times.append(time.monotonic() - began)
-            if step >= 2 and sum(times) > PATIENCE:
+            # All ranks must stop after the same step: the next one has collectives.
+            if ranks.max(int(step >= 2 and sum(times) > PATIENCE)):
                 break
-        run.loader.close()
-    spent = statistics.median(times[2:] or times)  # the first two warm up
-    hours = spent * resolved.config.steps / 3600
-    display.say(f"dry run: {spent * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
+        data.loader.close()
+    seconds = statistics.median(times[2:] or times)  # the first two warm up
+    hours = seconds * resolved.config.steps / 3600
+    display.say(f"dry run: {seconds * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
     if as_json and ranks.rank == 0:
-        print(json.dumps({"seconds_per_step": spent, "steps": resolved.config.steps}))
+        print(json.dumps({"seconds_per_step": seconds, "steps": resolved.config.steps}))
     return 0
 
 
 class out_of_memory:
-    """Turn a failed allocation into two lines that name the batch and the keys to lower.
+    """Turn a failed allocation into a ResourceError that names the batch and the keys to lower.
 
-    So, too, with a thread that can't be started and a device that fails.
+    A thread that cannot be started and a device that fails become a ResourceError, too.
     """
 
     def __init__(self, resolved: ResolvedConfig) -> None:
         self.resolved = resolved
 
     def __enter__(self) -> None:
-        """Watch."""
+        """Do nothing."""
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Translate."""
+        """Translate the error."""
         text = str(error).lower()
         if not isinstance(error, MemoryError | RuntimeError):
             return
-        if isinstance(error, MemoryError) or any(word in text for word in SHORT):
+        if isinstance(error, MemoryError) or any(part in text for part in SHORT):
             config = self.resolved.config
             ratio = config.ratio or self.resolved.algorithm.ratio
             raise ResourceError(
@@ -273,7 +284,7 @@ class out_of_memory:
         if "can't start new thread" in text:
             raise ResourceError(
                 "the system allows no more threads",
-                "raise the limit of processes (ulimit -u), or end what else runs",
+                "raise the limit of processes (ulimit -u), or end other programs",
             ) from error
         if isinstance(error, torch.AcceleratorError) and "assert" not in text:  # that is a bug
             raise ResourceError(
@@ -283,7 +294,7 @@ class out_of_memory:
 
 
 def write_failure(folder: RunFolder, rank: int, error: UserError, world: int) -> None:
-    """Leave code and message in summary.json, if the folder is a run that is not finished."""
+    """Write exit code and message to summary.json if the folder is a run that is not finished."""
     if world > 1:
         print(f"rank {rank}: exit {error.exit_code}", file=sys.stderr)
     if not folder.started() or folder.finished():

@@ -1,37 +1,57 @@
-"""What a run has behind it: step, best, history and time; part of every checkpoint."""
+"""The progress of a run: step, best error, history and time; needs no torch.
+
+It is part of every checkpoint.
+"""
 
 from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from fastssl.config.schema import RunConfig
 
 LAST = 20  # evaluations in the median that the paper reports beside the best
 
 
+class EvaluationMetrics(TypedDict, total=False):
+    """The metrics of one evaluation; errors are in percent."""
+
+    error: float
+    top5_error: float  # only with more than five classes
+    validation_error: float  # only if images are held out
+    loss: float
+    precision: float  # macro averages: 0/0 counts as 0
+    recall: float
+    f1: float
+    auc: float | None  # None if it is not defined, or with more than 100 classes
+    ece: float
+    class_accuracy: list[float]
+    confusion: list[list[int]]  # [true class][predicted class], only at the end of a run
+    seconds: float  # since the start of the run
+
+
 @dataclass(slots=True)
 class TrainingProgress:
-    """The way so far."""
+    """Counters and errors so far; the fields are keys of a checkpoint."""
 
     step: int = 0
     best_error: float = float("inf")  # on the test set, at the step chosen as best
     best_step: int = 0
     best_choice: float = float("inf")  # what it was chosen by: validation or test error
     errors: list[float] = field(default_factory=list)  # test error of every evaluation
-    train_seconds: float = 0.0
-    seconds: float = 0.0
-    waited: float = 0.0
-    images: int = 0
+    train_seconds: float = 0.0  # spent in training steps
+    seconds: float = 0.0  # all of the run's processes, evaluations and checkpoints included
+    waited: float = 0.0  # seconds of training spent waiting for the loader
+    images: int = 0  # labeled and unlabeled, over all ranks
 
-    def note(self, figures: dict[str, Any]) -> bool:
-        """Take an evaluation in; return whether it is the best so far."""
-        self.errors.append(figures["error"])
-        choice = figures.get("validation_error", figures["error"])
+    def add_evaluation(self, metrics: EvaluationMetrics) -> bool:
+        """Record an evaluation after `step` steps; return True if it is the best so far."""
+        self.errors.append(metrics["error"])
+        choice = metrics.get("validation_error", metrics["error"])
         if choice >= self.best_choice:
             return False
-        self.best_choice, self.best_error, self.best_step = choice, figures["error"], self.step
+        self.best_choice, self.best_error, self.best_step = choice, metrics["error"], self.step
         return True
 
     @property
@@ -41,7 +61,7 @@ class TrainingProgress:
 
     @property
     def images_per_s(self) -> float:
-        """Images of both streams a second of training, evaluations aside."""
+        """Images of both streams per second of training, without evaluations."""
         return self.images / self.train_seconds if self.train_seconds else 0.0
 
     @property
@@ -50,22 +70,22 @@ class TrainingProgress:
         return self.waited / self.train_seconds if self.train_seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint holds."""
+        """Return the form that a checkpoint holds."""
         return asdict(self)
 
 
 def evaluates(config: RunConfig, step: int) -> bool:
-    """Tell whether a run evaluates after `step` steps: more often in the last fifth."""
+    """Return whether a run evaluates after `step` steps: more often in the last fifth."""
     late = step > 0.8 * config.steps
     every = config.eval_every_late if late else config.eval_every
     return step % every == 0 or step == config.steps
 
 
 def logs(config: RunConfig, step: int) -> bool:
-    """Tell whether a line of metrics is written after `step` steps."""
+    """Return whether a line of metrics is written after `step` steps."""
     return step % config.log_every == 0 or step == config.steps
 
 
 def saves(config: RunConfig, step: int) -> bool:
-    """Tell whether a checkpoint is written after `step` steps."""
+    """Return whether a checkpoint is written after `step` steps."""
     return step % config.checkpoint_every == 0 or step == config.steps

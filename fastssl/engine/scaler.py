@@ -1,11 +1,16 @@
-"""The fp16 loss scale, kept on the device: torch's own decides on the host and waits."""
+"""The fp16 loss scale, kept on the device.
+
+torch.amp.GradScaler does not sync with a fused optimizer either. It is not used because its
+step() sets `optimizer.found_inf`, which here also masks every update after a non-finite loss, and
+because it does not count the skipped steps. The two kernels below are the ones that it calls.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-GROWTH_EVERY = 2000
+GROWTH_EVERY = 2000  # finite steps in a row after which the scale is doubled
 START = 2.0**16
 
 
@@ -17,7 +22,7 @@ class Scaler:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self.state = {
             "scale": torch.full((), START, device=device),
-            "good": torch.zeros((), dtype=torch.int64, device=device),
+            "good": torch.zeros((), dtype=torch.int32, device=device),
             "skipped": torch.zeros((), dtype=torch.int64, device=device),
         }
 
@@ -27,23 +32,20 @@ class Scaler:
 
     @torch.no_grad()
     def unscale(self) -> Tensor | None:
-        """Divide the gradients in place; return 1 where one overflowed, else 0."""
+        """Divide the gradients in place; return 1 if one overflowed, else 0; None without fp16."""
         if not self.enabled:
             return None
+        overflow = torch.zeros_like(self.state["scale"])
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        torch._foreach_mul_(gradients, 1 / self.state["scale"])
-        norms = torch.stack(torch._foreach_norm(gradients))
-        return (~torch.isfinite(norms).all()).float()
+        inverse = self.state["scale"].reciprocal()
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, overflow, inverse)
+        return overflow
 
     @torch.no_grad()
     def update(self, overflow: Tensor | None) -> None:
-        """Halve the scale after an overflow, double it after 2,000 good steps."""
+        """Halve the scale after an overflow, double it after 2,000 finite steps in a row."""
         if overflow is None:
             return
-        bad = overflow > 0
-        good = torch.where(bad, 0, self.state["good"] + 1)
-        grow = good >= GROWTH_EVERY
-        factor = torch.where(bad, 0.5, torch.where(grow, 2.0, 1.0))
-        self.state["scale"].mul_(factor)
-        self.state["good"].copy_(torch.where(grow, 0, good))
-        self.state["skipped"].add_(bad)
+        scale, good = self.state["scale"], self.state["good"]
+        torch._amp_update_scale_(scale, good, overflow, 2.0, 0.5, GROWTH_EVERY)
+        self.state["skipped"].add_(overflow > 0)

@@ -1,69 +1,107 @@
-"""The lines at the start of a run, the table at its end, and summary.json."""
+"""The lines at the start of a run, its summary.json, and the table at its end."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
-from fastssl.engine.build import Run
-from fastssl.engine.progress import LAST, TrainingProgress
+from fastssl.engine.build import Learner, TrainingData
+from fastssl.engine.loop import Training
+from fastssl.engine.progress import LAST
 from fastssl.tracking.console import clock
 
-FIGURES = ("top5_error", "precision", "recall", "f1", "auc", "ece", "class_accuracy")
+
+class RunSummary(TypedDict, total=False):
+    """The content of summary.json; errors are in percent."""
+
+    status: str  # finished, interrupted or out of time
+    data: str
+    algorithm: str
+    labels: int
+    seed: int
+    best_error: float | None  # None before the first evaluation, as the other errors
+    best_step: int
+    best_chosen_on: str
+    median_error: float | None
+    evaluations: int
+    last_error: float | None
+    top5_error: float  # this and the next six are of the last evaluation
+    precision: float
+    recall: float
+    f1: float
+    auc: float | None
+    ece: float
+    class_accuracy: list[float]
+    steps: int
+    seconds: float
+    seconds_per_step: float | None
+    images_per_s: float
+    data_wait: float  # share of the training time
+    fp16_skipped: int  # only with fp16
+    checkpoint_seconds: float  # what saving took from the training thread
+    first_step_seconds: float | None
 
 
-def summarize(
-    run: Run, trip: TrainingProgress, figures: dict[str, Any], status: str
-) -> dict[str, Any]:
-    """Return what summary.json holds; `status` is finished, interrupted or time is up."""
-    config = run.resolved.config
-    chosen = "validation split" if len(run.split.validation) else "test set"
-    return {
+LAST_METRICS = ("top5_error", "precision", "recall", "f1", "auc", "ece", "class_accuracy")
+
+
+def summarize(training: Training, metrics: Mapping[str, Any], status: str) -> RunSummary:
+    """Return the content of summary.json; `metrics` are those of the last evaluation."""
+    learner, data, progress = training.learner, training.data, training.progress
+    validated = len(data.split.validation) > 0
+    summary: dict[str, Any] = {
         "status": status,
-        "data": run.store.name,
-        "algorithm": run.algorithm.name,
-        "labels": len(run.split.labeled),
-        "seed": config.seed,
-        "best_error": trip.best_error if trip.errors else None,
-        "best_step": trip.best_step,
-        "best_chosen_on": chosen,
-        "median_error": trip.median_error,
-        "evaluations": len(trip.errors),
-        "last_error": trip.errors[-1] if trip.errors else None,
-        **{name: figures[name] for name in FIGURES if name in figures},
-        "steps": trip.step,
-        "seconds": round(trip.seconds, 3),
-        "seconds_per_step": trip.train_seconds / trip.step if trip.step else None,
-        "images_per_s": round(trip.images_per_s, 1),
-        "data_wait": round(trip.data_wait, 5),
-        **({"fp16_skipped": int(run.scaler.state["skipped"])} if run.scaler.enabled else {}),
+        "data": data.store.name,
+        "algorithm": learner.algorithm.name,
+        "labels": len(data.split.labeled),
+        "seed": training.config.seed,
+        "best_error": progress.best_error if progress.errors else None,
+        "best_step": progress.best_step,
+        "best_chosen_on": "validation split" if validated else "test set",
+        "median_error": progress.median_error,
+        "evaluations": len(progress.errors),
+        "last_error": progress.errors[-1] if progress.errors else None,
+        **{name: metrics[name] for name in LAST_METRICS if name in metrics},
+        "steps": progress.step,
+        "seconds": round(progress.seconds, 3),
+        "seconds_per_step": progress.train_seconds / progress.step if progress.step else None,
+        "images_per_s": round(progress.images_per_s, 1),
+        "data_wait": round(progress.data_wait, 5),
     }
+    if learner.scaler.enabled:
+        summary["fp16_skipped"] = int(learner.scaler.state["skipped"])
+    if training.writer:
+        summary["checkpoint_seconds"] = round(training.writer.seconds, 3)
+        summary["first_step_seconds"] = training.first_step and round(training.first_step, 3)
+    return cast(RunSummary, summary)
 
 
-def start_lines(run: Run, out: str, step: int) -> list[str]:
-    """Return the six lines that say what will run."""
-    config = run.resolved.config
-    split, store = run.split, run.store
+def start_lines(learner: Learner, data: TrainingData, out: str, step: int) -> list[str]:
+    """Return the six lines that describe what will run."""
+    config, algorithm = learner.resolved.config, learner.algorithm
+    split, store = data.split, data.store
     held = f", {len(split.validation):,} held out" if len(split.validation) else ""
-    parameters = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
-    unlabeled = config.batch * (config.ratio or run.algorithm.ratio) * run.algorithm.unlabeled
-    ranks = f", {run.ranks.world} ranks" if run.ranks.world > 1 else ""
+    parameters = sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
+    unlabeled = config.batch * (config.ratio or algorithm.ratio) * algorithm.unlabeled
+    ranks = f", {learner.ranks.world} ranks" if learner.ranks.world > 1 else ""
     return [
-        f"data    {store.name}: {len(split.labeled):,} labelled, {len(split.unlabeled):,} "
-        f"unlabelled{held}, {store.splits['test'].count:,} to test, {store.classes} classes",
-        f"learn   {run.algorithm.summary}",
-        f"model   {config.model}, {parameters:,} parameters, views of {run.size[0]}x{run.size[1]}",
-        f"device  {run.device}, compile {config.compile}{ranks}",
-        f"reader  {run.loader.choice}",
-        f"run     {out}: steps {step + 1:,} to {config.steps:,}, {config.batch} labelled and "
-        f"{unlabeled} unlabelled images each",
+        f"data    {store.name}: {len(split.labeled):,} labeled, {len(split.unlabeled):,} "
+        f"unlabeled{held}, {store.splits['test'].count:,} to test, {store.classes} classes",
+        f"learn   {algorithm.summary}",
+        f"model   {config.model}, {parameters:,} parameters, views of "
+        f"{data.size[0]}x{data.size[1]}",
+        f"device  {learner.device}, compile {config.compile}{ranks}",
+        f"reader  {data.loader.choice}",
+        f"run     {out}: steps {step + 1:,} to {config.steps:,}, {config.batch} labeled and "
+        f"{unlabeled} unlabeled images each",
     ]
 
 
-def end_lines(summary: dict[str, Any], path: Path) -> list[str]:
-    """Return the table at the end, with the next command to type."""
+def end_lines(summary: RunSummary, path: Path) -> list[str]:
+    """Return the table at the end of a run, with the next command to type."""
     rows = [
         *error_rows(summary),
         ("time", f"{clock(summary['seconds'])} for {summary['steps']:,} steps"),
@@ -75,11 +113,11 @@ def end_lines(summary: dict[str, Any], path: Path) -> list[str]:
     lines = [f"{name:<14}{value}" for name, value in rows]
     if summary["status"] == "finished":
         return [*lines, f"next: fastssl eval {path}"]
-    return [*lines, f"{summary['status']} and saved; to go on: {line_to_resume(sys.argv)}"]
+    return [*lines, f"{summary['status']} and saved; to go on: {resume_command(sys.argv)}"]
 
 
-def error_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows on the error, or the one that says there is none yet."""
+def error_rows(summary: RunSummary) -> list[tuple[str, str]]:
+    """Return the rows on the error, or one row if there was no evaluation yet."""
     if not summary["evaluations"]:
         return [("error", "not evaluated yet")]
     count = min(LAST, summary["evaluations"])
@@ -92,8 +130,9 @@ def error_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def line_to_resume(words: list[str]) -> str:
-    """Return the line to type where the command was typed, else what to add to it."""
-    if words[1:2] != ["train"]:  # from Python, or by a tool of its own
-        return "begin it again with resume, with the same settings"
-    return shlex.join(["fastssl", *words[1:], *([] if "--resume" in words else ["--resume"])])
+def resume_command(arguments: list[str]) -> str:
+    """Return the command that resumes the run if the command was typed, else how to do it."""
+    if arguments[1:2] != ["train"]:  # called from Python or by another program
+        return "start it again with resume, with the same settings"
+    resume = [] if "--resume" in arguments else ["--resume"]
+    return shlex.join(["fastssl", *arguments[1:], *resume])

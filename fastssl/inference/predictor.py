@@ -19,11 +19,12 @@ from torch import Tensor
 
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.engine import devices
+from fastssl.engine.checkpoint import CheckpointContent
+from fastssl.engine.evaluation import predict_batches
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.inputs import is_many, to_image
 from fastssl.inference.trained_model import open_model, open_run
 from pipelines.convert.images import BadImageError, fit, open_image
-from pipelines.loader.loader import evaluation
 from pipelines.store.store import Store
 from pipelines.views import centered
 
@@ -52,7 +53,7 @@ class Preprocessing:
     resize: str  # squash, crop or pad
 
     @classmethod
-    def of(cls, content: dict[str, Any]) -> Preprocessing:
+    def of(cls, content: CheckpointContent) -> Preprocessing:
         """Read what a checkpoint says."""
         found = content["preprocessing"]
         height, width = found["size"]
@@ -163,17 +164,16 @@ class Predictor:
                 f"the images of {store.path} are smaller than those the model was trained on",
                 f"convert them with --size {self.preprocessing.stored}",
             )
-        for images, _ in evaluation(
+        for logits, _ in predict_batches(
+            self.model,
             store,
             split,
             places,
             size=self.preprocessing.size,
-            reader=self.resolved.config.reader,
-            device=str(self.device.device),
-            batch=self.batch,
-            threads=self.device.threads,
+            config=self.resolved.config,
+            device=self.device,
         ):
-            yield self._answer(images)
+            yield logits.cpu().numpy()
 
     def _opened(self, paths: Iterable[str], ahead: int) -> Iterator[tuple[str, Pixels | None, str]]:
         """Decode in threads, a bounded number of pictures ahead of the model."""

@@ -1,4 +1,4 @@
-"""Judging a run from its folder alone: configuration, weights and store are all named there."""
+"""Opening and evaluating a trained run from its folder."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 from torch import nn
 
 from fastssl.config.resolve import ResolvedConfig, load
+from fastssl.distributed.collectives import SingleRank
 from fastssl.engine import checkpoint, devices, evaluation
 from fastssl.engine.build import build_model
 from fastssl.engine.build_data import find_store, view_recipes
+from fastssl.engine.checkpoint import CheckpointContent
 from fastssl.errors import ConfigError, DataError
 from fastssl.tracking.run_dir import RunFolder
-from pipelines.loader.loader import evaluation as walk
 from pipelines.store.store import open_store
 
 
-def open_run(path: Path, which: str = "best") -> tuple[ResolvedConfig, dict[str, Any]]:
+def open_run(path: Path, which: str = "best") -> tuple[ResolvedConfig, CheckpointContent]:
     """Return the configuration of a run and its best or last checkpoint."""
     if which not in ("best", "last"):
         raise ConfigError(f"there is no checkpoint called {which!r}", "type best or last")
@@ -26,7 +27,7 @@ def open_run(path: Path, which: str = "best") -> tuple[ResolvedConfig, dict[str,
     if not folder.started():
         raise DataError(f"{path} is not the folder of a run", "give the --out of a training")
     if which == "best" and (folder.checkpoints / checkpoint.BEST).exists():
-        content: dict[str, Any] | None = checkpoint.best(folder)
+        content: CheckpointContent | None = checkpoint.best(folder)
     else:
         content = checkpoint.newest(folder, print)
     if content is None:
@@ -35,29 +36,28 @@ def open_run(path: Path, which: str = "best") -> tuple[ResolvedConfig, dict[str,
 
 
 def open_model(
-    resolved: ResolvedConfig, content: dict[str, Any], device: devices.Device
+    resolved: ResolvedConfig, content: CheckpointContent, device: devices.Device
 ) -> nn.Module:
-    """Return the network with the averaged weights of a checkpoint, ready to evaluate."""
+    """Return the network with the EMA weights of a checkpoint, in eval mode."""
     model = build_model(resolved, len(content["classes"]), device)
     model.load_state_dict(content["ema"])
     return model.eval()
 
 
 def evaluate(path: Path, which: str = "best", store: str | None = None) -> dict[str, Any]:
-    """Return every figure of a run's model on its test set."""
+    """Return the metrics of a run's model on its test set."""
     resolved, content = open_run(path, which)
     device = devices.choose(resolved.config)
     found = open_store(store) if store else find_store(resolved)
-    model = open_model(resolved, content, device)
-    batches = walk(
+    logits, labels = evaluation.predict_split(
+        open_model(resolved, content, device),
         found,
         "test",
         np.arange(found.splits["test"].count),
         size=view_recipes(resolved, found)["weak"].size,
-        reader=resolved.config.reader,
-        device=str(device.device),
-        batch=resolved.config.eval_batch,
-        threads=device.threads,
+        config=resolved.config,
+        device=device,
+        ranks=SingleRank(),
     )
-    figures = evaluation.judge(*evaluation.predict(model, batches, device))
-    return {"run": str(path), "checkpoint": which, "step": content["trip"]["step"], **figures}
+    metrics = evaluation.compute_metrics(logits, labels)
+    return {"run": str(path), "checkpoint": which, "step": content["trip"]["step"], **metrics}

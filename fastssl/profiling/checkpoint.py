@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,9 +18,10 @@ import torch
 
 from fastssl.config.schema import RunConfig
 from fastssl.engine import checkpoint
-from fastssl.engine.build import Run
-from fastssl.engine.loop import snapshot, train_step
+from fastssl.engine.build import Learner, TrainingData
+from fastssl.engine.loop import train_step
 from fastssl.engine.progress import TrainingProgress
+from fastssl.engine.snapshot import snapshot
 from fastssl.profiling.measure import Measured, environment, interleave
 from fastssl.profiling.parts import make_batch, make_run
 from fastssl.tracking.run_dir import RunFolder
@@ -47,7 +48,7 @@ class Options:
 def run(**options: Any) -> dict[str, Any]:
     """Measure a step, a snapshot and a write; return the record."""
     asked = Options(**options)
-    made = with_store(make_run(asked.model, asked.batch, asked.size, asked.images))
+    made = make_run(asked.model, asked.batch, asked.size, asked.images)
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(Path(place))
         folder.checkpoints.mkdir()
@@ -56,24 +57,23 @@ def run(**options: Any) -> dict[str, Any]:
     return record(asked, measured, size)
 
 
-def with_store(made: Run) -> Run:
-    """Give a run without data what a snapshot says of its store."""
-    split = SimpleNamespace(height=32)
+def some_data() -> TrainingData:
+    """Return what a snapshot reads of a run's data."""
     store = SimpleNamespace(
         fingerprint="0" * 64,
         class_names=[str(number) for number in range(10)],
         mean=(0.5, 0.5, 0.5),
         std=(0.25, 0.25, 0.25),
-        splits={"test": split},
+        splits={"test": SimpleNamespace(height=32)},
         manifest={"resize": "squash"},
     )
-    return replace(made, store=cast(Any, store))
+    return cast(TrainingData, SimpleNamespace(store=store, size=(32, 32)))
 
 
-def cases(asked: Options, made: Run, folder: RunFolder) -> dict[str, Callable[[], float]]:
+def cases(asked: Options, made: Learner, folder: RunFolder) -> dict[str, Callable[[], float]]:
     """Return the three things to measure, each giving its seconds."""
     batch = make_batch(asked.batch, asked.size, asked.images, 0)
-    progress = torch.zeros(())
+    data, progress = some_data(), torch.zeros(())
     kept: dict[str, Any] = {}
 
     def step() -> float:
@@ -83,7 +83,7 @@ def cases(asked: Options, made: Run, folder: RunFolder) -> dict[str, Callable[[]
 
     def take() -> float:
         began = time.perf_counter()
-        kept["content"] = snapshot(made, TrainingProgress())
+        kept["content"] = snapshot(made, data, TrainingProgress(), made.quality.sums)
         return time.perf_counter() - began
 
     def write() -> float:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,15 +11,9 @@ from fastssl import models
 from fastssl.algorithms.base import DatasetInfo
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import Ranks, SingleRank
-from fastssl.distributed.process_group import wrap
-from fastssl.engine import devices, optim
-from fastssl.engine.build import Run
-from fastssl.engine.ema import Ema
-from fastssl.engine.nonfinite import NonFiniteCheck
-from fastssl.engine.scaler import Scaler
-from fastssl.tracking.pseudo_label_stats import Quality
+from fastssl.engine import devices
+from fastssl.engine.build import Learner, make_learner
 from pipelines.loader.batch import Batch
-from pipelines.sampling.split import Split
 
 RATIO, CLASSES = 7, 10
 
@@ -37,8 +29,8 @@ def make_run(
     device: str = "cpu",
     double: bool = False,
     ranks: Ranks | None = None,
-) -> Run:
-    """Build a run with the settings of CIFAR-10 and no store."""
+) -> Learner:
+    """Build a learner with the settings of CIFAR-10 and no store."""
     words = [f"model={model}", f"batch={batch}", f"ratio={RATIO}", f"algorithm={algorithm}"]
     if forward != "together":
         words.append(f"algo.forward={forward}")
@@ -50,29 +42,11 @@ def make_run(
     )
     torch.manual_seed(0)
     net = models.build(model, CLASSES, heads=resolved.algorithm.heads).to(where)
-    net, student = wrap(net.double() if double else net, where, ranks)
     info = DatasetInfo(CLASSES, images, torch.full((CLASSES,), 1 / CLASSES, device=where), where)
-    state = resolved.algorithm.init_state(resolved.settings, info)
-    places = np.arange(images)
-    student.train()
-    return Run(
-        resolved=resolved,
-        device=chosen,
-        ranks=ranks,
-        store=cast(Any, None),
-        split=Split(places[:0], places, places[:0]),
-        loader=cast(Any, None),
-        model=net,
-        student=student,
-        ema=Ema(net, resolved.config.ema),
-        optimizer=optim.build(net, resolved.config),
-        scaler=Scaler(net, where, chosen.precision == "fp16"),
-        state=state,
-        nonfinite=NonFiniteCheck(net, state, images, where),
-        quality=Quality(torch.zeros(images, dtype=torch.int16, device=where), CLASSES),
-        size=(size, size),
-        step=resolved.algorithm.step,
-    )
+    truth = torch.zeros(images, dtype=torch.int16)
+    learner = make_learner(resolved, chosen, ranks, net.double() if double else net, info, truth)
+    learner.student.train()
+    return learner
 
 
 def make_batch(

@@ -41,21 +41,21 @@ def opened(config: str, words: list[str]) -> Iterator[Run]:
     """Build a run, and close its loader in the end."""
     resolved = load(config, words)
     base = assemble(resolved, devices.choose(resolved.config))
-    base.student.train()
+    base.learner.student.train()
     try:
         yield base
     finally:
-        base.loader.close()
+        base.data.loader.close()
 
 
 def load_of(base: Run) -> Load:
     """Return what a step of this run asks for."""
-    order = base.loader.order
+    order = base.data.loader.order
     return Load(
         images=order.batch + order.unlabeled_batch,
-        views=order.batch + order.unlabeled_batch * len(base.algorithm.views),
-        bytes=gradient_bytes(base.model),
-        shared=base.device.device.type == "cpu" and crowded(base.resolved.config),
+        views=order.batch + order.unlabeled_batch * len(base.learner.algorithm.views),
+        bytes=gradient_bytes(base.learner.model),
+        shared=base.learner.device.device.type == "cpu" and crowded(base.learner.resolved.config),
     )
 
 
@@ -112,8 +112,8 @@ def measure(base: Run, asked: Options) -> dict[str, Measured]:
 
 def _decode(base: Run, steps: int) -> float:
     """Read the images of some steps and do nothing else with them."""
-    plans = [base.loader._plan(step).indices for step in range(WARMUP + steps)]
-    stream, began, done = base.loader.reader.stream(iter(plans)), 0.0, 0
+    plans = [base.data.loader._plan(step).indices for step in range(WARMUP + steps)]
+    stream, began, done = base.data.loader.reader.stream(iter(plans)), 0.0, 0
     for number, images in enumerate(stream):
         if number == WARMUP - 1:
             began = time.perf_counter()
@@ -124,7 +124,7 @@ def _decode(base: Run, steps: int) -> float:
 
 def _views(base: Run, steps: int) -> float:
     """Draw and make the views of one batch again and again."""
-    loader = base.loader
+    loader = base.data.loader
     plan = loader._plan(0)
     (pixels,) = (np.array(one) for one in loader.reader.stream(iter([plan.indices])))
     out = loader._buffers()
@@ -138,24 +138,24 @@ def _views(base: Run, steps: int) -> float:
 
 def _step(base: Run, steps: int) -> float:
     """Take steps on one batch that costs nothing."""
-    batch = copy.deepcopy(base.loader.batch(0))
+    batch = copy.deepcopy(base.data.loader.batch(0))
     return _learn(base, repeat(batch, WARMUP + steps))
 
 
 def _real(base: Run, steps: int) -> float:
     """Train for some steps as a run does."""
-    batches = base.loader.iterate(0, WARMUP + steps)
+    batches = base.data.loader.iterate(0, WARMUP + steps)
     with closing(batches):  # type: ignore[type-var]  # a generator, which may be left early
         return _learn(base, batches)
 
 
 def _learn(base: Run, batches: Iterable[Batch]) -> float:
     """Take a step on every batch; return images a second."""
-    progress = torch.zeros((), device=base.device.device)
+    progress = torch.zeros((), device=base.learner.device.device)
     times = []
     began = time.perf_counter()
     for step, batch in enumerate(batches):
-        float(train_step(base, batch, step, progress).loss.detach())
+        float(train_step(base.learner, batch, step, progress).loss.detach())
         times.append(time.perf_counter() - began)
         began = time.perf_counter()
         if step >= WARMUP and sum(times) > ENOUGH:

@@ -20,8 +20,9 @@ from fastssl.config.resolve import load
 from fastssl.engine import devices
 from fastssl.engine.build import Run, assemble
 from fastssl.engine.build_data import make_data, view_recipes
-from fastssl.engine.loop import snapshot, train_step
+from fastssl.engine.loop import train_step
 from fastssl.engine.progress import TrainingProgress
+from fastssl.engine.snapshot import snapshot
 from fastssl.profiling.measure import Measured, environment, interleave
 from pipelines.loader.batch import Batch
 from pipelines.loader.loader import Loader
@@ -65,15 +66,15 @@ class Feeding:
 
     def __call__(self) -> float:
         """Take some steps; return seconds a step."""
-        progress = torch.zeros((), device=self.run.device.device)
+        progress = torch.zeros((), device=self.run.learner.device.device)
         batches = self.feed(self.done, self.done + self.steps + 1)
         batch = next(batches)
         started, waited = time.perf_counter(), self.waited
         for _ in range(self.steps):
-            train_step(self.run, batch, self.done, progress)
+            train_step(self.run.learner, batch, self.done, progress)
             batch = next(batches)
             self.done += 1
-        if self.run.device.device.type == "cuda":
+        if self.run.learner.device.device.type == "cuda":
             torch.cuda.synchronize()
         passed = time.perf_counter() - started
         self.shares.append((self.waited - waited) / passed)
@@ -97,18 +98,18 @@ def run(config: str = "cifar10", overrides: Sequence[str] = (), **options: Any) 
     resolved = load(asked.config, list(asked.overrides))
     device = devices.choose(resolved.config)
     base = assemble(resolved, device)
-    base.student.train()
+    base.learner.student.train()
     names = [name for name in asked.readers if READERS[name].installed]
     loaders = {name: open_loader(base, name) for name in names}
     try:
-        constant = copy.deepcopy(base.loader.batch(0))
+        constant = copy.deepcopy(base.data.loader.batch(0))
         cases = {CONSTANT: Feeding(base, lambda a, b: repeat(constant, b - a), asked.steps)}
         for name, loader in loaders.items():
             cases[name] = Feeding(base, loader.iterate, asked.steps, loader)
         work: dict[str, Callable[[], float]] = {**cases, CHECKPOINT: lambda: snap(base)}
         measured = interleave(work, asked.repetitions)
     finally:
-        for loader in (base.loader, *loaders.values()):
+        for loader in (base.data.loader, *loaders.values()):
             loader.close()
     return record(asked, base, measured, {name: cases[name].share for name in names})
 
@@ -116,23 +117,23 @@ def run(config: str = "cifar10", overrides: Sequence[str] = (), **options: Any) 
 def snap(base: Run) -> float:
     """Take a checkpoint's part of the training thread; return its seconds a step."""
     started = time.perf_counter()
-    snapshot(base, TrainingProgress())
-    return (time.perf_counter() - started) / base.resolved.config.checkpoint_every
+    snapshot(*base, TrainingProgress(), base.learner.quality.sums)
+    return (time.perf_counter() - started) / base.learner.resolved.config.checkpoint_every
 
 
 def open_loader(base: Run, reader: str) -> Loader:
     """Open a loader like a run's own, with another reader."""
-    split, order = make_data(base.resolved, base.store, 1)
+    split, order = make_data(base.learner.resolved, base.data.store, 1)
     return Loader(
-        base.store,
+        base.data.store,
         split,
         order,
-        views=base.algorithm.views,
-        recipes=view_recipes(base.resolved, base.store),
-        seed=base.resolved.config.seed,
-        device=str(base.device.device),
+        views=base.learner.algorithm.views,
+        recipes=view_recipes(base.learner.resolved, base.data.store),
+        seed=base.learner.resolved.config.seed,
+        device=str(base.learner.device.device),
         reader=reader,
-        threads=base.device.loader_threads,
+        threads=base.learner.device.loader_threads,
     )
 
 
@@ -144,7 +145,7 @@ def record(
     That of the checkpoint is what it takes from the training thread, spread over the steps
     between two of them.
     """
-    config = base.resolved.config
+    config = base.learner.resolved.config
     free = measured[CONSTANT].median
     ratio = {name: measured[name].median / free for name in (*shares, CHECKPOINT)}
     return {
@@ -152,11 +153,11 @@ def record(
         "environment": environment(),
         "settings": {
             **asdict(asked),
-            "algorithm": base.algorithm.name,
+            "algorithm": base.learner.algorithm.name,
             "model": config.model,
             "batch": config.batch,
-            "threads": base.device.threads,
-            "loader_threads": base.device.loader_threads,
+            "threads": base.learner.device.threads,
+            "loader_threads": base.learner.device.loader_threads,
         },
         "results": [
             {
@@ -173,7 +174,7 @@ def record(
             name: round(value, 9 if name == CHECKPOINT else 4) for name, value in ratio.items()
         },
         "data_wait": {name: round(share, 5) for name, share in shares.items()},
-        "says": sentence(shares) + idle(measured[CONSTANT].busy, base.device.threads),
+        "says": sentence(shares) + idle(measured[CONSTANT].busy, base.learner.device.threads),
     }
 
 

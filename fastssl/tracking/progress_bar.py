@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from fastssl.tracking.console import LOGGER, ConsoleHandler, clock
@@ -134,7 +135,7 @@ class Display:
         self._bar.update(step, text=text)
         logger.info("step %d/%d  %s", step, self.steps, text, extra={"shown_by_bar": True})
 
-    def evaluated(self, step: int, metrics: dict[str, Any]) -> None:
+    def evaluated(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Keep the accuracy for the lines to come; the log file alone gets a line."""
         self._top1 = f"top-1 {100 - metrics['error']:.2f} %"
         logger.debug("step %d evaluated: error %.2f %%", step, metrics["error"])

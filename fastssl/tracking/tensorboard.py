@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def evaluated(record: Record, logits: Tensor, labels: Tensor, step: int) -> None
     record.board("add_image", "eval/confusion", image.astype(np.float32), step, dataformats="HW")
 
 
-def end(record: Record, resolved: ResolvedConfig, summary: dict[str, Any]) -> None:
+def end(record: Record, resolved: ResolvedConfig, summary: Mapping[str, Any]) -> None:
     """Enter the run in the HParams page, where runs are compared."""
     settings = {k: v for k, v in flatten(resolved.as_dict()).items() if v is not None}
     plain = {

@@ -44,7 +44,7 @@ def within_step(number: int) -> None:
     """Die after the gradient, before the weights move."""
     from fastssl.engine.nonfinite import NonFiniteCheck
 
-    at_call(NonFiniteCheck, "judge", number)
+    at_call(NonFiniteCheck, "update", number)
 
 
 def after_weights(number: int) -> None:
@@ -55,17 +55,17 @@ def after_weights(number: int) -> None:
 
 
 def in_evaluation(number: int) -> None:
-    """Die while the test images are judged."""
-    from fastssl.engine import evaluation
+    """Die while the model is evaluated."""
+    from fastssl.engine import loop
 
-    at_call(evaluation, "judge", number)
+    at_call(loop, "compute_metrics", number)
 
 
 def after_evaluation(number: int) -> None:
     """Die when the figures are known and not yet written."""
     from fastssl.engine.progress import TrainingProgress
 
-    at_call(TrainingProgress, "note", number)
+    at_call(TrainingProgress, "add_evaluation", number)
 
 
 def half_line(number: int) -> None:

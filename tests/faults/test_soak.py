@@ -37,7 +37,7 @@ def watch(steps: int, into: Path) -> None:
     me = psutil.Process()
     seen: dict[str, Any] = {}
 
-    def train_step(run: Any, batch: Any, step: int, progress: Any) -> Any:
+    def train_step(learner: Any, batch: Any, step: int, *others: Any) -> Any:
         # Both a little before an evaluation; in the very last steps the loader is done.
         if step in (steps // 10 - 10, steps - 10):
             run_writer_idle()
@@ -48,7 +48,7 @@ def watch(steps: int, into: Path) -> None:
                 "threads": me.num_threads(),
             }
             into.write_text(json.dumps(seen))
-        return real(run, batch, step, progress)
+        return real(learner, batch, step, *others)
 
     def give_back() -> None:
         # A run keeps what it has freed, until protobuf, under TensorBoard, gives it all back at

@@ -22,15 +22,15 @@ def losses(name: str) -> list[float]:
     """Train tiny digits for four steps with one thread; return the losses."""
     resolved = load("digits", [*TINY, f"algorithm={name}"])
     threads = torch.get_num_threads()
-    run = assemble(resolved, devices.choose(resolved.config))
-    progress = torch.zeros(())
+    learner, data = assemble(resolved, devices.choose(resolved.config))
+    fraction = torch.zeros(())
     try:
         return [
-            float(train_step(run, run.loader.batch(step), step, progress).loss.detach())
+            float(train_step(learner, data.loader.batch(step), step, fraction).loss.detach())
             for step in range(STEPS)
         ]
     finally:
-        run.loader.close()
+        data.loader.close()
         torch.set_num_threads(threads)
 
 

@@ -19,38 +19,43 @@ def run(data):
     resolved = load("digits", [*runs.TINY, "steps=1000", "compile=auto"])
     made = assemble(resolved, devices.choose(resolved.config))
     yield made
-    made.loader.close()
+    made.data.loader.close()
 
 
 def test_a_short_run_on_a_cpu_is_not_compiled_and_the_config_says_so(run):
     told = []
-    compilation.choose(run, 0, told.append)
-    assert run.resolved.config.compile == "off"
-    assert run.step is run.algorithm.step
+    compilation.choose(run.learner, run.data.loader, 0, told.append)
+    assert run.learner.resolved.config.compile == "off"
+    assert run.learner.step is run.learner.algorithm.step
     assert "measuring" in told[0], "who waits is told why, before"
     assert "too short" in told[1] and len(told) == 2
 
 
 @pytest.mark.parametrize(("compiled", "wanted"), [(0.5, "step"), (2.0, "off")])
 def test_a_long_run_takes_what_is_faster(run, monkeypatch, compiled, wanted):
-    def seconds(run, batch, step):
-        return 1.0 if step is run.algorithm.step else compiled
+    def seconds(learner, batch, step):
+        return 1.0 if step is learner.algorithm.step else compiled
 
     monkeypatch.setattr(compilation, "seconds", seconds)
     monkeypatch.setattr(compilation, "SHORT", 100)
     told = []
-    compilation.choose(run, 0, told.append)
+    compilation.choose(run.learner, run.data.loader, 0, told.append)
     assert ["measuring" in line for line in told] == [True, True, False]
-    assert run.resolved.config.compile == wanted
-    assert isinstance(run.step, compilation.Compiled) == (wanted == "step")
+    assert run.learner.resolved.config.compile == wanted
+    assert isinstance(run.learner.step, compilation.Compiled) == (wanted == "step")
     assert "1000 ms" in told[2] and f"{1000 * compiled:.0f} ms compiled" in told[2]
 
 
 def test_measuring_leaves_the_run_as_it_was(run):
-    before = copy.deepcopy([run.model.state_dict(), run.state, run.ema.model.state_dict()])
-    assert compilation.seconds(run, run.loader.batch(0), run.algorithm.step) > 0
-    runs.assert_same(before, [run.model.state_dict(), run.state, run.ema.model.state_dict()], "")
-    assert all(p.grad is None for p in run.model.parameters())
+    learner = run.learner
+    before = copy.deepcopy(
+        [learner.model.state_dict(), learner.state, learner.ema.model.state_dict()]
+    )
+    assert compilation.seconds(learner, run.data.loader.batch(0), learner.algorithm.step) > 0
+    runs.assert_same(
+        before, [learner.model.state_dict(), learner.state, learner.ema.model.state_dict()], ""
+    )
+    assert all(p.grad is None for p in learner.model.parameters())
 
 
 def test_what_was_chosen_is_kept_on_resume(data, tmp_path):
@@ -60,11 +65,11 @@ def test_what_was_chosen_is_kept_on_resume(data, tmp_path):
     assert config["compile"] == "off" and config["precision"] == "fp32"
     (out / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "max"}))
     resolved = load("digits", [*runs.TINY, "steps=3", "compile=auto"])
-    from fastssl.engine.launch import fixed, same_run
+    from fastssl.engine.launch import same_run
     from fastssl.tracking.run_dir import RunFolder
 
-    kept = same_run(fixed(resolved, devices.choose(resolved.config)), RunFolder(out))
-    assert kept.config.compile == "max"
+    kept = same_run(resolved, RunFolder(out))
+    assert (kept.config.compile, kept.config.precision) == ("max", "fp32")
 
 
 def tiny(x):

@@ -1,11 +1,14 @@
-"""Every figure of an evaluation against scikit-learn or a plain computation."""
+"""Every metric of an evaluation against scikit-learn or a plain computation."""
 
 import numpy as np
 import pytest
 import torch
 from sklearn import metrics as sk
 
+from fastssl.config.schema import RunConfig
+from fastssl.distributed.collectives import SingleRank
 from fastssl.engine import devices, evaluation
+from tests.small_stores import make_store
 
 
 def some(classes, n=300, seed=0):
@@ -17,16 +20,16 @@ def some(classes, n=300, seed=0):
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
-def test_figures_equal_scikit_learns(classes):
+def test_metrics_equal_those_of_scikit_learn(classes):
     logits, labels = some(classes)
-    found = evaluation.judge(logits, labels)
-    y, pseudo_label = labels.numpy(), logits.argmax(1).numpy()
+    found = evaluation.compute_metrics(logits, labels)
+    y, predicted = labels.numpy(), logits.argmax(1).numpy()
     p = logits.double().softmax(1).numpy()
-    assert found["error"] == pytest.approx(100 * (1 - sk.accuracy_score(y, pseudo_label)))
+    assert found["error"] == pytest.approx(100 * (1 - sk.accuracy_score(y, predicted)))
     named = {"average": "macro", "zero_division": 0}
-    assert found["precision"] == pytest.approx(sk.precision_score(y, pseudo_label, **named))
-    assert found["recall"] == pytest.approx(sk.recall_score(y, pseudo_label, **named))
-    assert found["f1"] == pytest.approx(sk.f1_score(y, pseudo_label, **named))
+    assert found["precision"] == pytest.approx(sk.precision_score(y, predicted, **named))
+    assert found["recall"] == pytest.approx(sk.recall_score(y, predicted, **named))
+    assert found["f1"] == pytest.approx(sk.f1_score(y, predicted, **named))
     if classes == 2:
         assert found["auc"] == pytest.approx(sk.roc_auc_score(y, p[:, 1]))
     else:
@@ -36,37 +39,49 @@ def test_figures_equal_scikit_learns(classes):
     if classes > 5:
         top = sk.top_k_accuracy_score(y, p, k=5)
         assert found["top5_error"] == pytest.approx(100 * (1 - top))
-    table = sk.confusion_matrix(y, pseudo_label)
-    assert np.array_equal(evaluation.confusion(y, pseudo_label, classes), table)
+    table = sk.confusion_matrix(y, predicted)
+    assert np.array_equal(evaluation.confusion(logits, labels), table)
     assert found["class_accuracy"] == pytest.approx(list(np.diag(table) / table.sum(1)), abs=1e-6)
 
 
 def test_calibration_by_hand():
     logits, labels = some(4)
     p = logits.double().softmax(1).numpy()
-    sure, right = p.max(1), p.argmax(1) == labels.numpy()
+    confidence, right = p.max(1), p.argmax(1) == labels.numpy()
     total = 0.0
     for low in range(15):
-        inside = [k for k, s in enumerate(sure) if low / 15 <= s < (low + 1) / 15]
+        inside = [k for k, s in enumerate(confidence) if low / 15 <= s < (low + 1) / 15]
         if inside:
-            total += len(inside) / len(sure) * abs(sure[inside].mean() - right[inside].mean())
-    assert evaluation.judge(logits, labels)["ece"] == pytest.approx(total)
+            total += (
+                len(inside)
+                / len(confidence)
+                * abs(confidence[inside].mean() - right[inside].mean())
+            )
+    assert evaluation.compute_metrics(logits, labels)["ece"] == pytest.approx(total)
 
 
 def test_many_classes_and_absent_classes():
     logits, labels = some(101)
-    assert evaluation.judge(logits, labels)["auc"] is None
+    assert evaluation.compute_metrics(logits, labels)["auc"] is None
     logits, labels = some(5)
     keep = labels != 3
-    found = evaluation.judge(logits[keep], labels[keep])
+    found = evaluation.compute_metrics(logits[keep], labels[keep])
     assert found["class_accuracy"][3] == 0
     assert 0 < found["auc"] < 1
 
 
-def test_no_batch_at_all_gives_tables_of_the_right_shape():
-    model = torch.nn.Linear(2, 3)
-    device = devices.Device(torch.device("cpu"), "fp32", 1, 1)
-    logits, labels = evaluation.predict(model, iter(()), device, 3)
-    assert (logits.shape, logits.dtype) == ((0, 3), torch.float32)
+def test_a_rank_without_images_has_tables_of_the_right_shape(tmp_path):
+    model, store = torch.nn.Linear(2, 3), make_store(tmp_path, formats=("dali",))
+    logits, labels = evaluation.predict_split(
+        model,
+        store,
+        "test",
+        np.arange(0),
+        size=(8, 8),
+        config=RunConfig(),
+        device=devices.Device(torch.device("cpu"), "fp32", 1, 1),
+        ranks=SingleRank(),
+    )
+    assert (logits.shape, logits.dtype) == ((0, store.classes), torch.float32)
     assert (labels.shape, labels.dtype) == ((0,), torch.int64)
     assert model.training

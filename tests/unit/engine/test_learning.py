@@ -103,29 +103,29 @@ def test_evaluations_come_closer_in_the_last_fifth():
 
 
 def test_best_and_median_of_the_last_twenty():
-    trip, errors = TrainingProgress(), [50 - k + (k * 7) % 5 for k in range(30)]
+    progress, errors = TrainingProgress(), [50 - k + (k * 7) % 5 for k in range(30)]
     improved = []
     for step, error in enumerate(errors):
-        trip.step = step
-        improved.append(trip.note({"error": error}))
-    assert trip.best_error == min(errors) and trip.best_step == errors.index(min(errors))
-    assert trip.median_error == statistics.median(errors[-20:])
+        progress.step = step
+        improved.append(progress.add_evaluation({"error": error}))
+    assert progress.best_error == min(errors) and progress.best_step == errors.index(min(errors))
+    assert progress.median_error == statistics.median(errors[-20:])
     assert improved[0] and sum(improved) < 30
 
 
 def test_validation_chooses_and_the_test_set_reports():
-    trip = TrainingProgress(step=1)
-    assert trip.note({"error": 10.0, "validation_error": 5.0})
-    trip.step = 2
-    assert not trip.note({"error": 1.0, "validation_error": 6.0})
-    assert (trip.best_error, trip.best_step) == (10.0, 1)
+    progress = TrainingProgress(step=1)
+    assert progress.add_evaluation({"error": 10.0, "validation_error": 5.0})
+    progress.step = 2
+    assert not progress.add_evaluation({"error": 1.0, "validation_error": 6.0})
+    assert (progress.best_error, progress.best_step) == (10.0, 1)
 
 
 def test_a_step_in_parts_gives_the_means_of_its_parts(data):
     resolved = load("digits", [*TINY, "micro_batch=2", "algorithm=fixmatch", "algo.threshold=0.1"])
-    run = assemble(resolved, devices.choose(resolved.config))
-    batch, progress = run.loader.batch(0), torch.zeros(())
-    nets, state = copy.deepcopy((run.nets, run.state))
+    learner, feed = assemble(resolved, devices.choose(resolved.config))
+    batch, fraction = feed.loader.batch(0), torch.zeros(())
+    nets, state = copy.deepcopy((learner.nets, learner.state))
     outs = []
     for part, (labeled, rest) in enumerate([(slice(5), slice(10)), (slice(5, 10), slice(10, 20))]):
         piece = replace(
@@ -137,10 +137,10 @@ def test_a_step_in_parts_gives_the_means_of_its_parts(data):
             global_positions=batch.global_positions[rest],
             key=batch.key + part,
         )
-        outs.append(run.step(nets, piece, state, resolved.settings, progress, run.ranks))
+        outs.append(learner.step(nets, piece, state, resolved.settings, fraction, learner.ranks))
         outs[-1].loss.backward()
-    found = loop.backward(run, batch, progress)
-    run.loader.close()
+    found = loop.backward(learner, batch, fraction)
+    feed.loader.close()
 
     def by_hand(values):
         one, other = map(float, values)
@@ -153,5 +153,5 @@ def test_a_step_in_parts_gives_the_means_of_its_parts(data):
         assert float(found.metrics[name]) == by_hand([out.metrics[name] for out in outs])
     assert torch.equal(found.pseudo_label, outs[1].pseudo_label)
     summed = gradients(nets.student)
-    for name, mine in gradients(run.model).items():
+    for name, mine in gradients(learner.model).items():
         torch.testing.assert_close(mine, summed[name] / 2)

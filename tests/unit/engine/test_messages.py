@@ -11,9 +11,9 @@ import torch
 
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import SingleRank
-from fastssl.engine import devices, launch, summary
+from fastssl.distributed.process_group import Group
+from fastssl.engine import launch, summary
 from fastssl.engine.loop import Training
-from fastssl.engine.nonfinite import NonFiniteCheck
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
 from fastssl.errors import ConfigError, DataError
@@ -24,19 +24,21 @@ from tests import runs
 from tests.runs import TINY
 
 
-def run_of(skipped, enabled=True):
-    config = SimpleNamespace(seed=0)
+def training_of(progress=None, skipped=0, fp16=False):
+    scaler = SimpleNamespace(enabled=fp16, state={"skipped": torch.tensor(skipped)})
     return SimpleNamespace(
-        resolved=SimpleNamespace(config=config),
-        split=SimpleNamespace(validation=[], labeled=[1]),
-        store=SimpleNamespace(name="digits"),
-        algorithm=SimpleNamespace(name="flexmatch"),
-        scaler=SimpleNamespace(enabled=enabled, state={"skipped": torch.tensor(skipped)}),
+        learner=SimpleNamespace(algorithm=SimpleNamespace(name="flexmatch"), scaler=scaler),
+        data=SimpleNamespace(
+            split=SimpleNamespace(validation=[], labeled=[1]), store=SimpleNamespace(name="digits")
+        ),
+        progress=progress or TrainingProgress(),
+        config=SimpleNamespace(seed=0),
+        writer=None,
     )
 
 
 def test_the_line_to_go_on_is_told_as_it_must_be_typed(monkeypatch):
-    told = summary.summarize(run_of(0, False), TrainingProgress(), {}, "interrupted")
+    told = summary.summarize(training_of(), {}, "interrupted")
     typed = ["/venv/bin/fastssl", "train", "digits", "--out", "my runs/a", "algo.threshold=0.9"]
     monkeypatch.setattr("sys.argv", typed)
     line = "fastssl train digits --out 'my runs/a' algo.threshold=0.9 --resume"
@@ -56,16 +58,16 @@ def test_the_line_to_go_on_is_told_as_it_must_be_typed(monkeypatch):
     ],
 )
 def test_the_median_is_told_over_the_evaluations_there_were(errors, median):
-    trip = TrainingProgress()
-    for trip.step, error in enumerate(errors, 1):
-        trip.note({"error": error})
-    told = summary.summarize(run_of(0, False), trip, {}, "finished")
+    progress = TrainingProgress()
+    for progress.step, error in enumerate(errors, 1):
+        progress.add_evaluation({"error": error})
+    told = summary.summarize(training_of(progress), {}, "finished")
     assert f"median error  {median}" in summary.end_lines(told, Path("a"))
     assert told["evaluations"] == len(errors)
 
 
 def test_a_run_that_was_never_evaluated_says_so_and_names_no_step():
-    told = summary.summarize(run_of(0, False), TrainingProgress(step=2), {}, "interrupted")
+    told = summary.summarize(training_of(TrainingProgress(step=2)), {}, "interrupted")
     assert summary.end_lines(told, Path("a"))[:2] == [
         "error         not evaluated yet",
         "time          0:00 for 2 steps",
@@ -81,13 +83,11 @@ def test_steps_that_fp16_skipped_are_told(monkeypatch):
     display.logged(6, {**line, "fp16_skipped": 3})
     assert "fp16" not in lines[0] and "fp16 skipped 3" in lines[1]
     for skipped in (0, 3):
-        told = summary.summarize(run_of(skipped), TrainingProgress(), {}, "finished")
+        told = summary.summarize(training_of(skipped=skipped, fp16=True), {}, "finished")
         assert told["fp16_skipped"] == skipped
         shown = "\n".join(summary.end_lines(told, Path("a")))
         assert ("fp16 skipped  3 steps" in shown) == (skipped > 0)
-    assert "fp16_skipped" not in summary.summarize(
-        run_of(0, False), TrainingProgress(), {}, "finished"
-    )
+    assert "fp16_skipped" not in summary.summarize(training_of(), {}, "finished")
 
 
 def test_a_failure_is_written_into_a_run_that_is_not_finished(tmp_path, capsys):
@@ -105,15 +105,14 @@ def test_a_failure_is_written_into_a_run_that_is_not_finished(tmp_path, capsys):
 
 def test_a_dry_run_compiles_as_the_run_would(data, monkeypatch):
     resolved, chosen = load("digits", [*TINY, "steps=2"]), []
-    monkeypatch.setattr(launch.compilation, "choose", lambda run, step, tell: chosen.append(step))
-    assert launch.rehearse(resolved, devices.choose(resolved.config), SingleRank()) == 0
+    monkeypatch.setattr(launch.compilation, "choose", lambda *given: chosen.append(given[2]))
+    assert launch.rehearse(resolved, Group(SingleRank())) == 0
     assert chosen == [0]
 
 
 def test_a_dry_run_prints_one_json_object_on_request(data, capsys):
     resolved = load("digits", [*TINY, "steps=2"])
-    device = devices.choose(resolved.config)
-    assert launch.rehearse(resolved, device, SingleRank(), as_json=True) == 0
+    assert launch.rehearse(resolved, Group(SingleRank()), as_json=True) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["steps"] == 2 and 0 < printed["seconds_per_step"] < 60
 
@@ -134,35 +133,25 @@ def told_to(path):
     """Send stderr to a file, and say there when a step is measured."""
     real = launch.compilation.seconds
 
-    def seconds(run, batch, step):
+    def seconds(learner, batch, step):
         print("MEASURED", file=sys.stderr, flush=True)
-        return real(run, batch, step)
+        return real(learner, batch, step)
 
     launch.compilation.seconds = seconds
     sys.stderr = path.open("w")
 
 
-def test_the_question_whether_to_stop_rides_on_the_steps_reduction():
-    calls = []
-
-    def mean(tensor):
-        calls.append(tensor.tolist())
-        return tensor if tensor.ndim == 0 else tensor + torch.tensor([0.0, 7.5])  # rank 1 got 15
-
-    ranks = SimpleNamespace(world=2, mean=mean, max=lambda told: calls.append(told) or 15)
-    model = torch.nn.Linear(2, 1)
-    model(torch.ones(1, 2)).sum().backward()
-    nonfinite = NonFiniteCheck(model, {}, 0, torch.device("cpu"))
-    config = SimpleNamespace(max_time=0, steps=3)
-    device = SimpleNamespace(device=torch.device("cpu"))
-    run = SimpleNamespace(
-        resolved=SimpleNamespace(config=config), ranks=ranks, device=device, nonfinite=nonfinite
+@pytest.mark.parametrize(("kind", "steps"), [("cpu", [1, 2, 3]), ("cuda", [10, 20, 30])])
+def test_ranks_exchange_stop_requests_every_step_on_cpus_and_every_ten_on_cuda(kind, steps):
+    learner = SimpleNamespace(
+        resolved=SimpleNamespace(config=SimpleNamespace(max_time=0, steps=30)),
+        ranks=SimpleNamespace(world=2, max=lambda own: 15),  # the other rank received SIGTERM
+        device=SimpleNamespace(device=torch.device(kind)),
     )
-    training = Training(run, TrainingProgress(), None, None, None)
-    stop = Stop()
-    assert training.stop_requested(stop) == 0 and not calls, "nobody was told: nothing is sent"
-    nonfinite.ask = lambda: training.told(stop)
-    assert nonfinite.judge(torch.tensor(1.0), 0, ranks) == 1
-    assert calls == [[1.0, 0.0]], "one reduction, with the question in it"
-    assert training.stop_requested(stop) == 15 and calls[1:] == [0]
-    assert nonfinite.judge(torch.tensor(float("nan")), 1, ranks) == 0 and nonfinite.bad_step == 1
+    progress = TrainingProgress()
+    training = Training(learner, None, progress, None, None, None)
+    stops = []
+    for progress.step in range(1, 31):
+        if training.stop_requested(Stop()):
+            stops.append(progress.step)
+    assert stops[:3] == steps

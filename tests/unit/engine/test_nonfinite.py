@@ -1,20 +1,22 @@
-"""The divergence flag: a bad step changes nothing, and nothing moves after it."""
+"""The non-finite check: weights stay after a bad step, and nothing is saved."""
 
 import copy
+import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import SingleRank
 from fastssl.engine import devices, loop
 from fastssl.engine.build import assemble
 from fastssl.engine.nonfinite import NonFiniteCheck
+from fastssl.engine.scaler import Scaler
 from fastssl.errors import DivergedError
-from fastssl.models import build
+from tests import runs
 from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.runs import TINY, assert_same
 
@@ -24,154 +26,132 @@ def run(data):
     resolved = load("digits", TINY)
     made = assemble(resolved, devices.choose(resolved.config))
     yield made
-    made.loader.close()
+    made.data.loader.close()
 
 
-def frozen_parts(run):
+def weights(learner):
     return copy.deepcopy(
         {
-            "model": run.model.state_dict(),
-            "ema": run.ema.model.state_dict(),
-            "momentum": run.optimizer.state_dict()["state"],
-            "state": run.state,
+            "model": dict(learner.model.named_parameters()),
+            "ema": dict(learner.ema.model.named_parameters()),
+            "momentum": learner.optimizer.state_dict()["state"],
         }
     )
 
 
+def poisoned(out, learner, where):
+    weight = next(learner.model.parameters())
+    # the second: a finite value whose gradient is not
+    poison = weight.sum() * torch.nan if where == "loss" else (weight * 0).sum().sqrt()
+    return replace(out, loss=out.loss + poison)
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_a_bad_step_and_all_after_it_leave_everything_as_it_was(run, where):
-    progress = torch.zeros(())
-    loop.train_step(run, run.loader.batch(0), 0, progress)
-    before = frozen_parts(run)
-    real = run.algorithm.step
-
-    def bad(*arguments):
-        out = real(*arguments)
-        weight = next(run.model.parameters())
-        # the second: a finite value whose gradient is not
-        poison = weight.sum() * torch.nan if where == "loss" else (weight * 0).sum().sqrt()
-        return type(out)(out.loss + poison, out.metrics, out.tables, out.pseudo_label, out.trusted)
-
-    run.step = bad
-    loop.train_step(run, run.loader.batch(1), 1, progress)
-    run.step = real
-    loop.train_step(run, run.loader.batch(2), 2, progress)
-    assert int(run.nonfinite.bad_step) == 1
-    assert_same(before, frozen_parts(run), "parts")
+def test_weights_momenta_and_ema_stay_from_a_bad_step_on(run, where):
+    learner, loader = run.learner, run.data.loader
+    fraction = torch.zeros(())
+    loop.train_step(learner, loader.batch(0), 0, fraction)
+    before, real = weights(learner), learner.step
+    learner.step = lambda *arguments: poisoned(real(*arguments), learner, where)
+    loop.train_step(learner, loader.batch(1), 1, fraction)
+    learner.step = real
+    loop.train_step(learner, loader.batch(2), 2, fraction)
+    assert int(learner.nonfinite.bad_step) == 1
+    assert_same(before, weights(learner), "weights")
 
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_a_bad_loss_of_any_part_of_a_step_is_seen(data, part):
     resolved = load("digits", [*TINY, "micro_batch=2"])
-    run = assemble(resolved, devices.choose(resolved.config))
-    before, real, calls = frozen_parts(run), run.step, []
+    learner, feed = assemble(resolved, devices.choose(resolved.config))
+    before, real, calls = weights(learner), learner.step, []
 
     def bad(*arguments):
         out = real(*arguments)
         calls.append(len(calls))
-        # a number: it has no gradient that would tell of it
+        # a constant: it has no gradient that would show it
         return replace(out, loss=out.loss + torch.nan) if calls[-1] == part else out
 
-    run.step = bad
-    loop.train_step(run, run.loader.batch(0), 0, torch.zeros(()))
-    run.loader.close()
-    assert calls == [0, 1] and int(run.nonfinite.bad_step) == 0
-    after = frozen_parts(run)
-    for key in ("model", "ema", "state"):
+    learner.step = bad
+    loop.train_step(learner, feed.loader.batch(0), 0, torch.zeros(()))
+    feed.loader.close()
+    assert calls == [0, 1] and int(learner.nonfinite.bad_step) == 0
+    after = weights(learner)
+    for key in ("model", "ema"):
         assert_same(before[key], after[key], key)
 
 
 def test_a_good_step_moves_everything(run):
-    before = frozen_parts(run)
-    loop.train_step(run, run.loader.batch(0), 0, torch.zeros(()))
-    after = frozen_parts(run)
-    assert not torch.equal(
-        before["model"]["classifier.weight"], after["model"]["classifier.weight"]
-    )
-    assert not torch.equal(before["ema"]["classifier.weight"], after["ema"]["classifier.weight"])
-    assert int(run.nonfinite.bad_step) == -1
+    learner = run.learner
+    before = weights(learner)
+    loop.train_step(learner, run.data.loader.batch(0), 0, torch.zeros(()))
+    after = weights(learner)
+    for key in ("model", "ema"):
+        assert not torch.equal(before[key]["classifier.weight"], after[key]["classifier.weight"])
+    assert int(learner.nonfinite.bad_step) == -1
 
 
-def test_the_message_names_step_rate_and_logit(run):
-    run.nonfinite.bad_step.fill_(7)
-    made = loop.Training(run, loop.TrainingProgress(), None, None, None)
-    with pytest.raises(DivergedError, match=r"step 8 \(learning rate .* largest logit") as caught:
-        made.check_finite(run.loader.batch(0))
+def test_the_message_names_step_rate_and_a_finite_logit(run):
+    run.learner.nonfinite.bad_step.fill_(7)
+    for buffer in run.learner.model.buffers():  # as a bad step may leave them
+        buffer.fill_(torch.nan) if buffer.is_floating_point() else None
+    made = loop.Training(*run, loop.TrainingProgress(), None, None, None)
+    said = r"step 8 \(learning rate .* largest logit before it \d"
+    with pytest.raises(DivergedError, match=said) as caught:
+        made.check_finite(run.data.loader.batch(0))
     assert caught.value.exit_code == 4
 
 
-class Odd(nn.Module):
-    """Buffers of several types, shapes and strides, with bits that arithmetic would not keep."""
+def poison_step(number):
+    """Let a step of this process have a loss that is not finite."""
+    real = loop.backward
 
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("values", torch.tensor([1.5, -0.0, torch.nan, torch.inf, 1e-45]))
-        self.register_buffer("count", torch.tensor(2**53 + 1))
-        self.register_buffer("flag", torch.tensor([True, False]))
-        self.register_buffer("halves", torch.tensor([[0.1], [2.0]], dtype=torch.bfloat16))
-        pixels = torch.arange(24.0).view(1, 2, 3, 4)
-        self.register_buffer("strided", pixels.contiguous(memory_format=torch.channels_last))
-        self.register_buffer("none", torch.empty(0, 3))
+    def backward(learner, batch, fraction):
+        out = real(learner, batch, fraction)
+        step = round(float(fraction) * learner.resolved.config.steps)
+        return replace(out, loss=out.loss * torch.nan) if step == number else out
+
+    loop.backward = backward
 
 
-def bits(tensors):
-    return [t.contiguous().flatten().view(torch.uint8).tolist() for t in tensors if t.numel()]
+def test_no_checkpoint_is_written_after_a_bad_step(data, tmp_path):
+    out, every = tmp_path / "run", ["checkpoint_every=1", "log_every=1", "eval_every=1"]
+    assert runs.train(out, "steps=6", *every, before=partial(poison_step, 3)) == 4
+    assert {path.name for path in (out / "checkpoints").glob("step-*")} == {
+        "step-00000002.ckpt",
+        "step-00000003.ckpt",
+    }
+    assert runs.last(out)["trip"]["step"] == 3
+    assert max(line["step"] for line in runs.metrics(out)) == 3
+    assert json.loads((out / "summary.json").read_text())["exit"] == 4
 
 
-@pytest.mark.parametrize("fine", [True, False])
-def test_buffers_keep_their_bits_after_a_good_step_and_get_them_back_after_a_bad_one(fine):
-    model, memory = Odd(), {"rows": torch.arange(6.0), "share": torch.tensor([0.5, 0.25])}
-    nonfinite, positions = (
-        NonFiniteCheck(model, memory, 6, torch.device("cpu")),
-        torch.tensor([4, 1, 4]),
-    )
-    held = [*model.buffers(), *memory.values()]
-    before, addresses = bits(held), [t.data_ptr() for t in held]
-    nonfinite.remember(positions)
-    for tensor in model.buffers():
-        tensor.copy_(tensor.logical_not() if tensor.dtype == torch.bool else tensor + 3)
-    model.values[0] = -torch.nan
-    memory["share"].fill_(torch.inf)
-    memory["rows"][positions] = torch.nan
-    after = bits(held)
-    nonfinite.alive.fill_(float(fine))
-    nonfinite.settle(positions)
-    assert bits(held) == (after if fine else before) and after != before
-    assert [t.data_ptr() for t in held] == addresses
+@pytest.mark.parametrize(
+    ("loss", "scale", "bad"), [(1.0, 1.0, -1), (1.0, 0.5, 5), (float("nan"), 64.0, 5)]
+)
+def test_an_fp16_overflow_is_not_divergence_unless_the_scale_is_below_one(run, loss, scale, bad):
+    learner = run.learner
+    learner.scaler = Scaler(learner.model, torch.device("cpu"), enabled=True)
+    learner.scaler.state["scale"].fill_(scale)
+    before, real = weights(learner)["model"], learner.step
 
+    def overflowing(*arguments):
+        out = poisoned(real(*arguments), learner, "gradient")
+        return replace(out, loss=out.loss * 0 + loss)
 
-def test_many_buffers_are_kept_with_as_few_launches_as_few():
-    class Counted(TorchDispatchMode):
-        ops = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.ops += 1
-            return func(*args, **(kwargs or {}))
-
-    found = {}
-    for name in ("wrn-10-1", "wrn-28-2"):
-        model = build(name, classes=10)
-        nonfinite = NonFiniteCheck(model, {"rows": torch.zeros(9)}, 9, torch.device("cpu"))
-        with Counted() as counted:
-            nonfinite.remember(torch.arange(4))
-            nonfinite.settle(torch.arange(4))
-        found[len(list(model.buffers()))] = counted.ops
-    few, many = sorted(found)
-    assert many > 2 * few and found[few] == found[many] < 20, found
+    learner.step = overflowing
+    loop.train_step(learner, run.data.loader.batch(0), 5, torch.zeros(()))
+    assert int(learner.nonfinite.bad_step) == bad
+    assert learner.scaler.state["skipped"] == 1
+    assert_same(before, weights(learner)["model"], "weights")
 
 
 def test_nothing_of_it_waits_for_a_gpu():
     with fake_cuda():
         model = nn.Linear(2, 9, device="cuda")
-        for name in ("mean", "variance"):
-            model.register_buffer(name, torch.zeros(9, device="cuda"))
         for parameter in model.parameters():
             parameter.grad = torch.empty_like(parameter)
-        positions = torch.zeros(4, dtype=torch.int64, device="cuda")
-        state = {"rows": torch.zeros(9, device="cuda"), "count": positions[:1]}
-        nonfinite = NonFiniteCheck(model, state, 9, torch.device("cuda"))
-        loss = torch.zeros((), device="cuda")
+        nonfinite = NonFiniteCheck(model, torch.device("cuda"))
         with no_host_wait():
-            nonfinite.remember(positions)
-            nonfinite.judge(loss, 3, SingleRank())
-            nonfinite.settle(positions)
+            finite = SingleRank().mean(torch.zeros((), device="cuda")) == 1
+            nonfinite.update(finite & nonfinite.gradients_are_finite(), 3)

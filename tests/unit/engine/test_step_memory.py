@@ -27,7 +27,7 @@ def made(*words):
 def run(data):
     found = made()
     yield found
-    found.loader.close()
+    found.data.loader.close()
 
 
 def largest_allocation(run, file):
@@ -38,9 +38,9 @@ def largest_allocation(run, file):
     """
     from torch.profiler import ProfilerActivity, profile
 
-    batch = run.loader.batch(0)
+    batch = run.data.loader.batch(0)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        train_step(run, batch, 0, torch.zeros(()))
+        train_step(run.learner, batch, 0, torch.zeros(()))
     profiler.export_chrome_trace(str(file))
     events = json.loads(file.read_text())["traceEvents"]
     changes = [event["args"] for event in events if event["name"] == "[memory]"]
@@ -52,29 +52,29 @@ def largest_allocation(run, file):
 @pytest.mark.parametrize("words", [[], ["micro_batch=2"], ["precision=bf16"]], ids=str)
 def test_the_estimate_is_near_what_a_step_takes(data, tmp_path, words):
     run = made("model=wrn-16-2", "batch=64", "ratio=5", "labels=100", *words)
-    need = step_memory.per_image(run) * step_memory.images(run)
+    need = step_memory.per_image(run.learner, run.data.size) * step_memory.images(run.learner)
     took = largest_allocation(run, tmp_path / "trace.json")
-    run.loader.close()
+    run.data.loader.close()
     assert 1 / FACTOR < need / took < FACTOR, f"{need / 1e6:.0f} MB against {took / 1e6:.0f} MB"
 
 
 def test_asking_leaves_the_run_as_it_was(run):
-    run.model.train()
-    run.model.classifier.eval()  # a mode of its own is kept as well
-    modes = [module.training for module in run.model.modules()]
-    parts = [run.model.state_dict(), run.ema.model.state_dict(), run.state]
+    run.learner.model.train()
+    run.learner.model.classifier.eval()  # a mode of its own is kept as well
+    modes = [module.training for module in run.learner.model.modules()]
+    parts = [run.learner.model.state_dict(), run.learner.ema.model.state_dict(), run.learner.state]
     before, drawn = copy.deepcopy(parts), torch.get_rng_state()
-    assert step_memory.per_image(run) > 0
+    assert step_memory.per_image(run.learner, run.data.size) > 0
     runs.assert_same(before, parts, "")
     assert torch.equal(drawn, torch.get_rng_state())
-    assert modes == [module.training for module in run.model.modules()]
-    assert all(p.grad is None for p in run.model.parameters())
+    assert modes == [module.training for module in run.learner.model.modules()]
+    assert all(p.grad is None for p in run.learner.model.parameters())
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_no_algorithm_keeps_less_than_half_of_what_is_counted(run, name):
     algorithm, nets = ALGORITHMS[name], steps.make_nets()
-    run.model, run.size = nets.student, (steps.SIZE, steps.SIZE)
+    run.learner.model = nets.student
     count = steps.LABELED + steps.UNLABELED * len(algorithm.views)
     storages = {p.untyped_storage().data_ptr(): None for p in nets.student.parameters()}
 
@@ -87,48 +87,51 @@ def test_no_algorithm_keeps_less_than_half_of_what_is_counted(run, name):
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         algorithm.step(nets, steps.make_batch(algorithm), state, config, torch.tensor(0.5), ranks)
     kept = sum(t.untyped_storage().nbytes() for t in storages.values() if t is not None)
-    assert step_memory.per_image(run) * count / 2 <= kept
+    assert step_memory.per_image(run.learner, (steps.SIZE, steps.SIZE)) * count / 2 <= kept
 
 
 def test_a_step_that_can_never_fit_is_refused_with_what_to_type(run, monkeypatch):
-    need = step_memory.per_image(run) * 50  # 10 labelled images, and 2 views of 20 unlabelled
+    need = (
+        step_memory.per_image(run.learner, run.data.size) * 50
+    )  # 10 labelled images, and 2 views of 20 unlabelled
     monkeypatch.setattr(step_memory, "total", lambda: need // 2)
-    step_memory.check(run)
+    step_memory.check(run.learner, run.data.size)
     monkeypatch.setattr(step_memory, "total", lambda: need // 2 - 1)
     with pytest.raises(ResourceError) as caught:
-        step_memory.check(run)
+        step_memory.check(run.learner, run.data.size)
     assert caught.value.exit_code == 5
     assert "batch=10 and ratio=2" in caught.value.what and "0.0 GB" in caught.value.what
     assert "micro_batch=5" in caught.value.fix, "3 parts would do, but 10 images have none"
     monkeypatch.setattr(step_memory, "total", lambda: 1)
     with pytest.raises(ResourceError) as caught:
-        step_memory.check(run)
+        step_memory.check(run.learner, run.data.size)
     assert "micro_batch" not in caught.value.fix and "--size" in caught.value.fix
 
 
 def test_the_parts_that_are_taken_already_count(data, monkeypatch):
     run = made("micro_batch=2")
-    need = step_memory.per_image(run) * 50
-    run.loader.close()
+    need = step_memory.per_image(run.learner, run.data.size) * 50
+    run.data.loader.close()
     monkeypatch.setattr(step_memory, "total", lambda: need // 4)
-    step_memory.check(run)
+    step_memory.check(run.learner, run.data.size)
     monkeypatch.setattr(step_memory, "total", lambda: need // 5)
     with pytest.raises(ResourceError, match="needs about"):
-        step_memory.check(run)
+        step_memory.check(run.learner, run.data.size)
 
 
 def test_a_dry_run_is_refused_too_and_no_step_is_taken(data, tmp_path, monkeypatch):
     monkeypatch.setattr(step_memory, "total", lambda: 1)
-    monkeypatch.setattr(
-        "fastssl.engine.loop.train_step", lambda *_: pytest.fail("a step was taken")
-    )
+    for module in ("loop", "launch"):
+        monkeypatch.setattr(
+            f"fastssl.engine.{module}.train_step", lambda *_: pytest.fail("a step was taken")
+        )
     resolved = load("digits", [*runs.TINY, "compile=auto"])
     with pytest.raises(ResourceError, match="needs about"):
-        launch.train(resolved, None, False, dry_run=True)
+        launch.run_training(resolved, None, False, dry_run=True)
     with pytest.raises(ResourceError, match="needs about"):
-        launch.train(resolved, tmp_path / "run", False, dry_run=False)
+        launch.run_training(resolved, tmp_path / "run", False, dry_run=False)
     monkeypatch.undo()
-    assert launch.train(resolved, tmp_path / "run", False, dry_run=False) == 0, (
+    assert launch.run_training(resolved, tmp_path / "run", False, dry_run=False) == 0, (
         "nothing is in its way"
     )
 

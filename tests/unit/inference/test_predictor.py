@@ -50,11 +50,13 @@ def pictures(tmp_path: Path, digits: Store) -> Path:
 
 
 def evaluated(trained: Path, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
-    """Return the logits that `eval` itself judges."""
+    """Return the logits that `eval` itself computes its metrics from."""
     seen = []
-    judge = evaluation.judge
+    compute_metrics = evaluation.compute_metrics
     monkeypatch.setattr(
-        trained_model.evaluation, "judge", lambda *a: seen.append(a[0]) or judge(*a)
+        trained_model.evaluation,
+        "compute_metrics",
+        lambda *a: seen.append(a[0]) or compute_metrics(*a),
     )
     trained_model.evaluate(trained)
     return seen[0]

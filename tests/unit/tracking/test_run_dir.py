@@ -108,7 +108,7 @@ def test_the_setting_to_go_on_with_can_be_typed_as_it_is_told(word, told, tmp_pa
     folder = RunFolder(tmp_path)
     begun = load("digits", [])
     folder.config.write_text(yaml.safe_dump(begun.as_dict()))
-    with pytest.raises(ConfigError, match="was begun with") as caught:
+    with pytest.raises(ConfigError, match="was started with") as caught:
         launch.same_run(load("digits", [word]), folder)
     assert told in caught.value.fix
     again = caught.value.fix.split()[1]
