@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import statistics
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +21,14 @@ from fastssl.engine import checkpoint, compilation, devices, step_memory
 from fastssl.engine.build import Learner, TrainingData, assemble
 from fastssl.engine.build_data import find_store
 from fastssl.engine.checkpoint import CheckpointContent
+from fastssl.engine.failures import out_of_memory, write_failure
 from fastssl.engine.loop import TIME_UP, Training, train_step
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
 from fastssl.engine.snapshot import restore
 from fastssl.engine.summary import end_lines, start_lines, summarize
 from fastssl.engine.view_sheet import make_sheet
-from fastssl.errors import ConfigError, DataError, ResourceError, UserError, cannot_write
+from fastssl.errors import ConfigError, DataError, cannot_write
 from fastssl.tracking import environment, tensorboard
 from fastssl.tracking.console import messages, open_log
 from fastssl.tracking.metrics import Record, read_metrics
@@ -37,9 +37,6 @@ from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic, write_json
 from pipelines.store.store import Store
 
-# Parts of the messages by which torch and the libraries below it report a failed allocation.
-SHORT = {"out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc"}
-SHORT |= {"alloc_failed"}  # cuBLAS and cuDNN
 REHEARSED, PATIENCE = 10, 20.0  # steps and seconds that a dry run takes at most
 
 
@@ -255,53 +252,3 @@ def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: b
     if as_json and ranks.rank == 0:
         print(json.dumps({"seconds_per_step": seconds, "steps": resolved.config.steps}))
     return 0
-
-
-class out_of_memory:
-    """Turn a failed allocation into a ResourceError that names the batch and the keys to lower.
-
-    A thread that cannot be started and a device that fails become a ResourceError, too.
-    """
-
-    def __init__(self, resolved: ResolvedConfig) -> None:
-        self.resolved = resolved
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Translate the error."""
-        text = str(error).lower()
-        if not isinstance(error, MemoryError | RuntimeError):
-            return
-        if isinstance(error, MemoryError) or any(part in text for part in SHORT):
-            config = self.resolved.config
-            ratio = config.ratio or self.resolved.algorithm.ratio
-            raise ResourceError(
-                f"out of memory with batch={config.batch} and ratio={ratio}",
-                "lower batch or ratio, or type micro_batch=2 (BatchNorm then sees the parts)",
-            ) from error
-        if "can't start new thread" in text:
-            raise ResourceError(
-                "the system allows no more threads",
-                "raise the limit of processes (ulimit -u), or end other programs",
-            ) from error
-        if isinstance(error, torch.AcceleratorError) and "assert" not in text:  # that is a bug
-            raise ResourceError(
-                f"the device failed: {str(error).splitlines()[0]}",
-                "look at the device, then type the same line with --resume",
-            ) from error
-
-
-def write_failure(folder: RunFolder, rank: int, error: UserError, world: int) -> None:
-    """Write exit code and message to summary.json if the folder is a run that is not finished."""
-    if world > 1:
-        print(f"rank {rank}: exit {error.exit_code}", file=sys.stderr)
-    if not folder.started() or folder.finished():
-        return
-    content = {"status": "failed", "exit": error.exit_code, "rank": rank, "what": error.what}
-    try:
-        folder.check_ours()
-        write_json(folder.summary, {**content, "fix": error.fix})
-    except (OSError, ResourceError):
-        print(f"warning: {folder.summary} can't be written", file=sys.stderr)

@@ -12,7 +12,7 @@ import torch
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import SingleRank
 from fastssl.distributed.process_group import Group
-from fastssl.engine import launch, summary
+from fastssl.engine import failures, launch, summary
 from fastssl.engine.loop import Training
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
@@ -92,14 +92,14 @@ def test_steps_that_fp16_skipped_are_told(monkeypatch):
 
 def test_a_failure_is_written_into_a_run_that_is_not_finished(tmp_path, capsys):
     folder = RunFolder(tmp_path)
-    launch.write_failure(folder, 0, DataError("bad", "mend"), 2)
+    failures.write_failure(folder, 0, DataError("bad", "mend"), 2)
     assert "rank 0: exit 3" in capsys.readouterr().err and not folder.summary.exists()
     folder.config.write_text("data: digits\n")
-    launch.write_failure(folder, 0, DataError("bad", "mend"), 1)
+    failures.write_failure(folder, 0, DataError("bad", "mend"), 1)
     assert capsys.readouterr().err == ""
     assert json.loads(folder.summary.read_text())["what"] == "bad"
     folder.summary.write_text('{"status": "finished"}')
-    launch.write_failure(folder, 0, ConfigError("other words", "mend"), 1)
+    failures.write_failure(folder, 0, ConfigError("other words", "mend"), 1)
     assert folder.finished()
 
 

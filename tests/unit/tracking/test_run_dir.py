@@ -13,7 +13,7 @@ import yaml
 
 from fastssl import api
 from fastssl.config.resolve import load
-from fastssl.engine import checkpoint, launch
+from fastssl.engine import checkpoint, failures, launch
 from fastssl.engine.signals import SIGNALS, Stop
 from fastssl.errors import ConfigError, ResourceError
 from fastssl.tracking.metrics import Record
@@ -79,7 +79,7 @@ def test_a_run_whose_folder_was_replaced_writes_nothing_into_the_new_one(tmp_pat
     writer.save(checkpoint.step_name(2), {})
     with pytest.raises(ResourceError, match="another run has begun"):
         writer.wait()
-    launch.write_failure(old, 0, ResourceError("what", "fix"), 1)
+    failures.write_failure(old, 0, ResourceError("what", "fix"), 1)
     writer.close()
     record.close()
     found = sorted(path.name for path in new.path.rglob("*"))
@@ -124,7 +124,7 @@ def test_the_setting_to_go_on_with_can_be_typed_as_it_is_told(word, told, tmp_pa
     ],
 )
 def test_what_the_machine_refuses_is_told_in_two_lines(error, told):
-    with pytest.raises(ResourceError, match=told) as caught, launch.out_of_memory(load("digits")):
+    with pytest.raises(ResourceError, match=told) as caught, failures.out_of_memory(load("digits")):
         raise error
     assert len(str(caught.value).splitlines()) == 2
 
@@ -133,7 +133,7 @@ def test_what_the_machine_refuses_is_told_in_two_lines(error, told):
     "error", [RuntimeError("a bug"), torch.AcceleratorError("device-side assert triggered")]
 )
 def test_a_bug_is_not_taken_for_the_machine(error):
-    with pytest.raises(RuntimeError), launch.out_of_memory(load("digits")):
+    with pytest.raises(RuntimeError), failures.out_of_memory(load("digits")):
         raise error
 
 

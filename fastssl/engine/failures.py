@@ -1,0 +1,67 @@
+"""What a run that fails reports: errors of memory, threads and devices, and summary.json."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from fastssl.config.resolve import ResolvedConfig
+from fastssl.errors import ResourceError, UserError
+from fastssl.tracking.run_dir import RunFolder
+from pipelines.files import write_json
+
+# Parts of the messages by which torch and the libraries below it report a failed allocation.
+SHORT = {"out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc"}
+SHORT |= {"alloc_failed"}  # cuBLAS and cuDNN
+
+
+class out_of_memory:
+    """Turn a failed allocation into a ResourceError that names the batch and the keys to lower.
+
+    A thread that cannot be started and a device that fails become a ResourceError, too.
+    """
+
+    def __init__(self, resolved: ResolvedConfig) -> None:
+        self.resolved = resolved
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Translate the error."""
+        text = str(error).lower()
+        if not isinstance(error, MemoryError | RuntimeError):
+            return
+        if isinstance(error, MemoryError) or any(part in text for part in SHORT):
+            config = self.resolved.config
+            ratio = config.ratio or self.resolved.algorithm.ratio
+            raise ResourceError(
+                f"out of memory with batch={config.batch} and ratio={ratio}",
+                "lower batch or ratio, or type micro_batch=2 (BatchNorm then sees the parts)",
+            ) from error
+        if "can't start new thread" in text:
+            raise ResourceError(
+                "the system allows no more threads",
+                "raise the limit of processes (ulimit -u), or end other programs",
+            ) from error
+        if isinstance(error, torch.AcceleratorError) and "assert" not in text:  # that is a bug
+            raise ResourceError(
+                f"the device failed: {str(error).splitlines()[0]}",
+                "look at the device, then type the same line with --resume",
+            ) from error
+
+
+def write_failure(folder: RunFolder, rank: int, error: UserError, world: int) -> None:
+    """Write exit code and message to summary.json if the folder is a run that is not finished."""
+    if world > 1:
+        print(f"rank {rank}: exit {error.exit_code}", file=sys.stderr)
+    if not folder.started() or folder.finished():
+        return
+    content = {"status": "failed", "exit": error.exit_code, "rank": rank, "what": error.what}
+    try:
+        folder.check_ours()
+        write_json(folder.summary, {**content, "fix": error.fix})
+    except (OSError, ResourceError):
+        print(f"warning: {folder.summary} can't be written", file=sys.stderr)
