@@ -79,19 +79,24 @@ def evaluate(run: Place, checkpoint: str = "best", store: Place | None = None) -
     return judge(Path(run), checkpoint, os.fspath(store) if store is not None else None)
 
 
-def convert(source: Place, out: Place | None = None, **options: Any) -> Store:
-    """Convert a standard data set, a folder of pictures or an `.npz`, and open the store.
+def convert(
+    source: Place, out: Place | None = None, *, progress: bool = True, **options: Any
+) -> Store:
+    """Convert a standard data set, a folder of images or an `.npz`, and open the store.
 
-    Options are those of `fastssl convert`, with underscores.
+    Options are the fields of `pipelines.convert.Options`: those of `fastssl convert`, with
+    underscores.
 
     >>> import fastssl
-    >>> store = fastssl.convert("digits", "digits_again", formats=("dali",))
+    >>> store = fastssl.convert("digits", "digits_again")
     >>> store.classes, store.splits["test"].count
     (10, 360)
     """
     from fastssl.conversion import convert as run
+    from pipelines.convert import Options
 
-    return run(os.fspath(source), Path(out) if out is not None else None, **options)
+    place = Path(out) if out is not None else None
+    return run(os.fspath(source), place, Options(**options), progress=progress)
 
 
 def label(run: Place, store: Place, out: Place, **options: Any) -> dict[str, Any]:

@@ -17,60 +17,19 @@ from fastssl.tracking.progress_bar import Progress
 from pipelines.convert import Options
 from pipelines.convert import convert as write_store
 from pipelines.convert.destination import refuse_filled
+from pipelines.convert.open import open_source
 from pipelines.datasets import DATASETS
-from pipelines.sources.folder import OwnOptions
-from pipelines.sources.open import open_source
 from pipelines.store.store import Store, default_place, open_store
 from pipelines.store.verify import Report
-from pipelines.store.verify import verify as look
+from pipelines.store.verify import verify as verify_store
 
 logger = logging.getLogger(__name__)
 
 
-def convert(
-    source: str,
-    out: Path | None = None,
-    *,
-    root: Path | None = None,
-    download: bool = False,
-    formats: tuple[str, ...] | None = None,
-    size: int | None = None,
-    resize: str | None = None,
-    quality: int | None = None,
-    workers: int | None = None,
-    unlabeled: Path | None = None,
-    labels: Path | None = None,
-    test: Path | None = None,
-    test_fraction: float | None = None,
-    seed: int = 0,
-    on_error: str = "stop",
-    follow: bool = False,
-    no_extra: bool = False,
-    progress: bool = True,
-) -> Store:
-    """Convert a standard data set or pictures of one's own; return the new store, opened.
-
-    `quality` is JPEG's; 0 stores the pixels themselves. What is None is chosen by the data set.
-    """
-    options = Options(
-        formats=formats,
-        size=size,
-        resize=resize,
-        quality="raw" if quality == 0 else quality,
-        workers=workers,
-        on_error=on_error,
-    )
-    options.check()
-    own = OwnOptions(
-        unlabeled=unlabeled,
-        labels=labels,
-        test=test,
-        test_fraction=test_fraction,
-        seed=seed,
-        follow=follow,
-    )
+def convert(source: str, out: Path | None, options: Options, *, progress: bool = True) -> Store:
+    """Convert a standard data set or one's own images; return the new store, opened."""
     place = _place(source, out)
-    raw = open_source(source, own, root=root, download=download, extra=not no_extra)
+    raw = open_source(source, options)
     with messages(quiet=not progress):
         if raw.terms:
             logger.info("terms of %s: %s", raw.name, raw.terms)
@@ -87,7 +46,7 @@ def convert(
 
 
 def _place(source: str, out: Path | None) -> Path:
-    """Return where to write; a place that cannot be is refused before any work."""
+    """Return where to write; an impossible place is refused before any work."""
     place = Path(out) if out is not None else default_place(Path(source).stem)
     folder = Path(source)
     if source not in DATASETS and folder.is_dir():
@@ -134,4 +93,4 @@ def verify(store: Path, sample: int | None = None, *, progress: bool = True) -> 
         def begin(total: int) -> None:
             bar.total = total
 
-        return look(Path(store), sample, begin=begin, advance=bar.advance)
+        return verify_store(Path(store), sample, begin=begin, advance=bar.advance)

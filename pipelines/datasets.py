@@ -1,31 +1,10 @@
-"""The table of the standard data sets: what is known of each before a byte is read."""
+"""The table of the standard data sets: one entry each.
 
-from dataclasses import dataclass
+A new data set is one entry here and one reader function in `pipelines.sources`.
+"""
 
 from pipelines.registry import Registry
-
-Triple = tuple[float, float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dataset:
-    """What training and conversion need to know of one data set."""
-
-    name: str
-    description: str
-    terms: str  # under which its publisher gives it away, told once by `convert`
-    classes: int
-    class_names: tuple[str, ...] | None = None  # None where the publisher's files name them
-    size: int  # side of a view
-    train_size: int  # side of a stored training image
-    test_size: int
-    train: int  # how many images
-    test: int
-    mean: Triple  # of pixels in 0..1
-    std: Triple
-    flip: bool  # whether the mirror image is as good an example
-    padding: int  # reflected border of the weak view's random crop
-    resize: str = "squash"
+from pipelines.sources import Dataset, Download, Triple
 
 
 def _per_255(red: float, green: float, blue: float) -> Triple:
@@ -41,6 +20,7 @@ for _entry in (
         name="digits",
         description="handwritten digits that come with scikit-learn: no download, for first steps",
         terms="UCI Optical Recognition of Handwritten Digits, CC BY 4.0",
+        reader="pipelines.sources.digits:source",
         classes=10,
         class_names=DIGITS,
         size=16,
@@ -56,7 +36,25 @@ for _entry in (
     Dataset(
         name="cifar10",
         description="small photographs of ten kinds of thing",
-        terms="no licence is stated; its author asks to cite Krizhevsky, 2009",
+        terms="no license is stated; its author asks to cite Krizhevsky, 2009",
+        reader="pipelines.sources.cifar:cifar10",
+        page="https://www.cs.toronto.edu/~kriz/cifar.html",
+        folder="cifar-10-batches-py",
+        files={
+            "data_batch_1": "c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "634d18415352ddfa80567beed471001a",
+            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+            "test_batch": "40351d587109b95175f43aff81a1287e",
+            "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+        },
+        downloads=(
+            Download(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+                "c58f30108f718f92721af3b95e74349a",
+            ),
+        ),
         classes=10,
         size=32,
         train_size=32,
@@ -71,7 +69,21 @@ for _entry in (
     Dataset(
         name="cifar100",
         description="small photographs of a hundred kinds of thing",
-        terms="no licence is stated; its author asks to cite Krizhevsky, 2009",
+        terms="no license is stated; its author asks to cite Krizhevsky, 2009",
+        reader="pipelines.sources.cifar:cifar100",
+        page="https://www.cs.toronto.edu/~kriz/cifar.html",
+        folder="cifar-100-python",
+        files={
+            "train": "16019d7e3df5f24257cddd939b257f8d",
+            "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+            "meta": "7973b15100ade9c7d40fb424638fde48",
+        },
+        downloads=(
+            Download(
+                "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+                "eb9058c3a382ffc7106e4002c42a8d85",
+            ),
+        ),
         classes=100,
         size=32,
         train_size=32,
@@ -87,6 +99,29 @@ for _entry in (
         name="svhn",
         description="house numbers from street photographs, with the extra training images",
         terms="for non-commercial use only; its authors ask to cite Netzer et al., 2011",
+        reader="pipelines.sources.svhn:source",
+        page="http://ufldl.stanford.edu/housenumbers",
+        folder="svhn",
+        files={
+            "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+            "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+            "extra_32x32.mat": "a93ce644f1a588dc4d68dda5feec44a7",
+        },
+        downloads=(
+            Download(
+                "http://ufldl.stanford.edu/housenumbers/train_32x32.mat",
+                "e26dedcc434d2e4c54c9b2d4a06d8373",
+            ),
+            Download(
+                "http://ufldl.stanford.edu/housenumbers/test_32x32.mat",
+                "eb5a983be6a315427106f1b164d9cef3",
+            ),
+            Download(
+                "http://ufldl.stanford.edu/housenumbers/extra_32x32.mat",
+                "a93ce644f1a588dc4d68dda5feec44a7",
+                extra=True,
+            ),
+        ),
         classes=10,
         class_names=DIGITS,
         size=32,
@@ -101,8 +136,24 @@ for _entry in (
     ),
     Dataset(
         name="stl10",
-        description="5,000 labelled and 100,000 unlabelled photographs of ten kinds of thing",
+        description="5,000 labeled and 100,000 unlabeled photographs of ten kinds of thing",
         terms="taken from ImageNet, whose terms hold; its authors ask to cite Coates et al., 2011",
+        reader="pipelines.sources.stl10:source",
+        page="https://cs.stanford.edu/~acoates/stl10",
+        folder="stl10_binary",
+        files={
+            "train_X.bin": "918c2871b30a85fa023e0c44e0bee87f",
+            "train_y.bin": "5a34089d4802c674881badbb80307741",
+            "unlabeled_X.bin": "5242ba1fed5e4be9e1e742405eb56ca4",
+            "test_X.bin": "7f263ba9f9e0b06b93213547f721ac82",
+            "test_y.bin": "36f9794fa4beb8a2c72628de14fa638e",
+        },
+        downloads=(
+            Download(
+                "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+                "91f7769df0f17e558f3565bffb0c7dfb",
+            ),
+        ),
         classes=10,
         size=96,
         train_size=96,
@@ -118,6 +169,8 @@ for _entry in (
         name="imagenet",
         description="ILSVRC 2012: photographs of a thousand kinds of thing",
         terms="for non-commercial research and teaching, under the terms of image-net.org",
+        reader="pipelines.sources.imagenet:source",
+        page="https://image-net.org/challenges/LSVRC/2012/2012-downloads.php",
         classes=1_000,
         size=224,
         train_size=256,

@@ -17,7 +17,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir(exist_ok=True)
     with (root / "data.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        from pipelines.store.store import ensure_store
+        from pipelines.convert.ensure import ensure_store
 
         ensure_store("digits")
     return folder

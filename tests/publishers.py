@@ -2,24 +2,26 @@
 
 import hashlib
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.io import savemat
 
-from pipelines.sources import checksums
+from pipelines.datasets import DATASETS
 from tests.pictures import noise
 
 
 def publish(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path) -> None:
-    """Put the checksums of the files in a folder where the published ones stand."""
+    """Put the checksums of the files in a folder into the entry of a data set."""
+    entry = DATASETS[name]
     sums = {
         path.name: hashlib.md5(path.read_bytes()).hexdigest()
         for path in sorted(folder.iterdir())
-        if path.name in checksums.MD5[name]
+        if path.name in entry.files
     }
-    monkeypatch.setitem(checksums.MD5, name, {**checksums.MD5[name], **sums})
+    monkeypatch.setitem(DATASETS._items, name, replace(entry, files={**entry.files, **sums}))
 
 
 def images(count: int, size: int, seed: int) -> np.ndarray:

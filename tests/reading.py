@@ -6,7 +6,10 @@ import tarfile
 import numpy as np
 from PIL import Image
 
+from pipelines.convert import ffcv
 from pipelines.store.store import Store
+
+INSTALLED_FORMATS = ("ffcv", "dali") if ffcv.installed() else ("dali",)
 
 
 def read_tars(store: Store, split: str) -> tuple[list[bytes], list[int], list[int]]:

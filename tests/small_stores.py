@@ -25,7 +25,7 @@ def make_store(
     *,
     count: int = 96,
     size: int = 32,
-    quality: int | str = "raw",
+    quality: int = 0,
     formats: tuple[str, ...] = ("ffcv", "dali"),
 ) -> Store:
     """Write `count` training and a quarter as many test images; every sixth has no label."""

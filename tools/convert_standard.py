@@ -2,7 +2,7 @@
 
     python tools/convert_standard.py --root RAW --out DATA
 
-A data set that is converted already, or whose files are not there, is passed by and said so.
+A data set that is converted already, or whose files are not there, is skipped with a message.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fastssl.conversion import convert
 from fastssl.errors import ConfigError, DataError, UserError
+from pipelines.convert import Options
 from pipelines.datasets import DATASETS
 
 COLUMNS = "{:<10} {:>10} {:>16} {:>9} {:>10}"
@@ -25,15 +26,14 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, required=True, help="folder with the raw files")
     parser.add_argument("--out", type=Path, required=True, help="folder for the stores")
     parser.add_argument("--only", nargs="*", default=list(DATASETS), help="names of data sets")
-    parser.add_argument("--format", default=None, help="ffcv,dali or one of them")
+    parser.add_argument("--format", default="dali", help="dali, ffcv or ffcv,dali")
     parser.add_argument("--workers", type=int, default=None, help="processes")
     asked = parser.parse_args(words)
-    formats = tuple(asked.format.split(",")) if asked.format else None
     print(COLUMNS.format("data set", "images", "bytes", "seconds", "images/s"), flush=True)
     code = 0
     for name in asked.only:
         try:
-            print(line(name, asked.root, asked.out / name, formats, asked.workers), flush=True)
+            print(line(name, asked.root, asked.out / name, asked.format, asked.workers), flush=True)
         except UserError as error:
             print(f"{name:<10} {error.what.splitlines()[0]}", flush=True)
             expected = isinstance(error, (DataError, ConfigError)) and _absent(error)
@@ -44,14 +44,11 @@ def main(words: list[str] | None = None) -> int:
     return code
 
 
-def line(
-    name: str, root: Path, out: Path, formats: tuple[str, ...] | None, workers: int | None
-) -> str:
+def line(name: str, root: Path, out: Path, formats: str, workers: int | None) -> str:
     """Convert one data set and return its line of the table."""
     DATASETS[name]
     began = time.perf_counter()
-    chosen = None if name == "digits" else root
-    store = convert(name, out, root=chosen, formats=formats, workers=workers)
+    store = convert(name, out, Options(root=root, formats=formats, workers=workers))
     seconds = time.perf_counter() - began
     images = sum(info.count for info in store.splits.values())
     size = sum(entry["size"] for entry in store.manifest["files"].values())

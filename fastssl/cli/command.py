@@ -123,35 +123,34 @@ def list_(
     show(rows(kind), as_json)
 
 
-@app.command(epilog="Example: fastssl convert pictures data/pets --unlabeled more --size 32")
+@app.command(epilog="Example: fastssl convert photos data/pets --unlabeled more --size 32")
 def convert(
     source: Annotated[str, typer.Argument(help="A standard name, a folder of images, or .npz.")],
     out: Annotated[Path | None, typer.Argument(help="Folder of the new store.")] = None,
     root: Annotated[Path | None, typer.Option(help="Where a standard set's files lie.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch a standard set.")] = False,
-    formats: Annotated[str | None, typer.Option("--format", help="ffcv,dali or one.")] = None,
+    formats: Annotated[str, typer.Option("--format", help="dali, ffcv or ffcv,dali.")] = "dali",
     size: Annotated[int | None, typer.Option(help="Side of the stored images.")] = None,
     resize: Annotated[str | None, typer.Option(help="squash, crop or pad.")] = None,
     quality: Annotated[int | None, typer.Option(help="JPEG quality; 0 stores RAW.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes.")] = None,
-    unlabeled: Annotated[Path | None, typer.Option(help="Pictures without a label.")] = None,
+    unlabeled: Annotated[Path | None, typer.Option(help="Images without a label.")] = None,
     labels: Annotated[Path | None, typer.Option(help="CSV of path,label.")] = None,
     test: Annotated[Path | None, typer.Option(help="Class folders to test on.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="Share to test on.")] = None,
-    seed: Annotated[int, typer.Option(help="Which pictures are the test's.")] = 0,
-    on_error: Annotated[str, typer.Option(help="stop or skip at a bad picture.")] = "stop",
+    seed: Annotated[int, typer.Option(help="Chooses the test images.")] = 0,
+    on_error: Annotated[str, typer.Option(help="stop or skip at a bad image.")] = "stop",
     follow: Annotated[bool, typer.Option("--follow", help="Follow links out.")] = False,
     no_extra: Annotated[bool, typer.Option("--no-extra", help="SVHN without extra.")] = False,
 ) -> None:
     """Convert a data set once, to be read at full rate."""
     from fastssl.conversion import convert as run
+    from pipelines.convert import Options
 
-    store = run(
-        source,
-        out,
+    options = Options(
         root=root,
         download=download,
-        formats=tuple(formats.split(",")) if formats else None,
+        formats=formats,
         size=size,
         resize=resize,
         quality=quality,
@@ -165,6 +164,7 @@ def convert(
         follow=follow,
         no_extra=no_extra,
     )
+    store = run(source, out, options)
     print(f"{store.path}: next: fastssl verify {store.path}")
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from fastssl import plugins
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.errors import ConfigError
+from pipelines.convert.ensure import ensure_store
 from pipelines.datasets import DATASETS
 from pipelines.sampling.order import Order, check_divisible
 from pipelines.sampling.split import Split, make_split
 from pipelines.sources import Source
 from pipelines.store.manifest import NAME
-from pipelines.store.store import Store, default_place, ensure_store, open_store
+from pipelines.store.store import Store, default_place, open_store
 from pipelines.views import Recipe, default_recipes
 
 

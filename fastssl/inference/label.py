@@ -22,7 +22,7 @@ from fastssl.inference.contact_sheet import write_sheet
 from fastssl.inference.prediction_files import open_out
 from fastssl.inference.predictor import Predictor
 from fastssl.inference.pseudo_label import PseudoLabels, pseudo_label
-from pipelines.store.store import ensure_store
+from pipelines.convert.ensure import ensure_store
 
 HEADER = ["path", "label", "confidence", "threshold", "trusted"]
 

@@ -47,7 +47,6 @@ def convert(
 ) -> None:
     """Write `source` as a store at `out`, which is complete or absent whatever happens."""
     options = options or Options()
-    options.check()
     check_source(source)
     with building(out, wait=wait) as folder, ExitStack() as stack:
         if folder is None:
@@ -107,7 +106,7 @@ class _SplitTask:
     ) -> None:
         self.name, self.split, self.target, self.folder = name, split, target, folder
         self.stop = options.on_error == "stop"
-        self.formats = options.chosen_formats()
+        self.formats = options.formats
         self.threads = threads
         self.files: dict[str, str | None] = {}  # name -> SHA-256, where it is known already
         self.parallel = _is_work(split, target)
@@ -233,7 +232,7 @@ def _write_manifest(folder: Path, source: Source, options: Options, result: _Res
         "quality": {
             name: options.target(source, source.splits[name]).quality for name in result.splits
         },
-        "formats": list(options.chosen_formats()),
+        "formats": list(options.formats),
         "splits": result.splits,
         "skipped": [[escape(one.path), one.why] for one in [*source.skipped, *result.bad]],
         "files": {name: file.result() for name, file in sorted(result.files.items())},

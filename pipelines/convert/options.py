@@ -1,74 +1,73 @@
-"""How a source is stored: what the user may say, and what is chosen where they do not."""
+"""How a data set is converted: every choice of a user, checked once, and the defaults."""
 
 from dataclasses import dataclass
 
 from pipelines.convert import ffcv
 from pipelines.convert.images import RESIZES, Target
 from pipelines.errors import ConfigError
-from pipelines.sources import Source, SourceSplit
+from pipelines.sources import Source, SourceOptions, SourceSplit
 
 FORMATS = ("ffcv", "dali")
-RAW_UP_TO = 96  # pixels; above, JPEG
+RAW_UP_TO = 96  # pixels; larger images are stored as JPEG
 QUALITY = 95
-MANY = 1_000  # pictures; with fewer, loading a compiled resize takes longer than it saves
-SIZES = range(4, 2049)
+MANY = 1_000  # images; with fewer, loading the compiled resize takes longer than it saves
+SIZES = range(4, 2049)  # pixels
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a source is stored; None stands for what the data set or this machine suggests."""
+class Options(SourceOptions):
+    """The options of `convert`; None stands for what the data set or this machine suggests."""
 
-    formats: tuple[str, ...] | None = None
+    formats: tuple[str, ...] | str = ("dali",)  # "ffcv,dali" is accepted as well
     size: int | None = None
     resize: str | None = None
-    quality: int | str | None = None  # "raw", or 1..100 of JPEG
-    workers: int | None = None
+    quality: int | None = None  # of JPEG, 1..100; 0 stores the pixels themselves
+    workers: int | None = None  # processes
     on_error: str = "stop"  # or "skip"
 
-    def check(self) -> None:
-        """Refuse what cannot be, before any work is done."""
-        for form in self.formats or ():
+    def __post_init__(self) -> None:
+        """Refuse impossible values before any work is done."""
+        super().__post_init__()
+        given = self.formats.split(",") if isinstance(self.formats, str) else self.formats
+        fix = f"use {' or '.join(FORMATS)}, or both with a comma between"
+        for form in given:
             if form not in FORMATS:
-                raise ConfigError(f"no format is named {form!r}", f"take {' or '.join(FORMATS)}")
-        if self.formats is not None and not self.formats:
-            raise ConfigError("no format was named", f"take {' or '.join(FORMATS)}")
-        if "ffcv" in (self.formats or ()) and not ffcv.installed():
+                raise ConfigError(f"there is no format {form!r}", fix)
+        if not given:
+            raise ConfigError("no format is given", fix)
+        # In a fixed order, so that the same choice makes the same store.
+        object.__setattr__(self, "formats", tuple(form for form in FORMATS if form in given))
+        if "ffcv" in given and not ffcv.installed():
             raise ConfigError(
                 "the format ffcv needs the package ffcv, which is not installed",
-                "pip install 'fastssl[ffcv]', or --format dali",
+                "pip install 'fastssl[ffcv]', or use --format dali",
             )
         if self.size is not None and self.size not in SIZES:
-            raise ConfigError(f"the size {self.size} is out of range", "take 4 to 2048 pixels")
+            raise ConfigError(f"the size {self.size} is out of range", "use 4 to 2048 pixels")
         if self.resize is not None and self.resize not in RESIZES:
-            raise ConfigError(f"no resize is named {self.resize!r}", f"take {', '.join(RESIZES)}")
-        raw = self.quality in (None, "raw")
-        if not raw and not (isinstance(self.quality, int) and 1 <= self.quality <= 100):
+            raise ConfigError(f"there is no resize {self.resize!r}", f"use {', '.join(RESIZES)}")
+        if self.quality is not None and self.quality not in range(101):
             raise ConfigError(
-                f"no quality is named {self.quality!r}", "take --quality 0 for RAW, or 1 to 100"
+                f"the quality {self.quality!r} is out of range",
+                "use --quality 0 for raw pixels, or 1 to 100 for JPEG",
             )
         if self.workers is not None and self.workers < 1:
-            raise ConfigError(f"{self.workers} workers do nothing", "take at least 1")
+            raise ConfigError(f"{self.workers} workers are too few", "use at least 1")
         if self.on_error not in ("stop", "skip"):
-            raise ConfigError(f"on-error cannot be {self.on_error!r}", "take stop or skip")
-
-    def chosen_formats(self) -> tuple[str, ...]:
-        """Return the formats to write, in a fixed order."""
-        wanted = self.formats or (FORMATS if ffcv.installed() else ("dali",))
-        return tuple(form for form in FORMATS if form in wanted)
+            raise ConfigError(f"on-error cannot be {self.on_error!r}", "use stop or skip")
 
     def load(self) -> None:
-        """Import what the formats need."""
-        if "ffcv" in self.chosen_formats():
+        """Import what the formats need, which takes seconds for ffcv."""
+        if "ffcv" in self.formats:
             ffcv.load()
 
     def target(self, source: Source, split: SourceSplit) -> Target:
-        """Return what the images of a split become."""
+        """Return size and encoding of the stored images of a split."""
         size = self.size or split.size
-        quality: int | None
-        if isinstance(self.quality, int):
-            quality = self.quality
+        if self.quality is None:
+            quality = QUALITY if size > RAW_UP_TO else None
         else:
-            quality = QUALITY if self.quality is None and size > RAW_UP_TO else None
+            quality = self.quality or None
         measured = source.mean is None and split is source.splits["train"]
         many = not split.kept and split.count >= MANY
         return Target(size, self.resize or source.resize, quality, measured, many)

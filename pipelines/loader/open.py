@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from pipelines.convert.ensure import ensure_store
 from pipelines.loader.loader import Loader
 from pipelines.sampling.order import Order
 from pipelines.sampling.split import make_split
-from pipelines.store.store import Store, ensure_store
+from pipelines.store.store import Store
 from pipelines.views import default_recipes
 
 WEAK_AND_STRONG = {"weak": "weak", "strong": "strong"}

@@ -104,7 +104,7 @@ class ReaderInfo:
         if self.format is not None and self.format not in store.formats:
             raise ConfigError(
                 f"the store {store.path} has no {self.format} files for the reader {self.name}",
-                f"convert it again with --format {self.format}, or take another reader",
+                f"{store.convert_line(self.format)}; or choose another reader",
             )
         reader: Reader = self.load()(store, split, threads=threads, device=device)
         return reader

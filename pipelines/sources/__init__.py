@@ -1,29 +1,67 @@
-"""Readers of raw data: each turns what a publisher ships into chunks of images."""
+"""Readers of raw data: each module turns what a publisher ships, or a user has, into chunks.
 
-from collections.abc import Callable, Iterator, Sequence
+A reader of a standard data set is a function `(entry, root, options) -> Source`; its entry in
+`pipelines.datasets` names it. Nothing here writes a store or knows the table of data sets.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from pipelines.errors import ConfigError
 
-from pipelines.datasets import DATASETS, Triple
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-Pixels = npt.NDArray[np.uint8]  # [n, H, W, 3]
-Labels = npt.NDArray[Any]  # [n] integers, -1 for none
+# Strings, so that the table of data sets is imported without NumPy.
+Pixels: TypeAlias = "npt.NDArray[np.uint8]"  # [n, H, W, 3]
+Labels: TypeAlias = "npt.NDArray[Any]"  # [n] integers, -1 for no label
+Triple = tuple[float, float, float]  # red, green, blue
 
-ARRAY_CHUNK = 512
-FILE_CHUNK = 8
+ARRAY_CHUNK = 512  # images
+FILE_CHUNK = 8  # image files
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """What a user may choose about raw data; None stands for the default of the data set."""
+
+    # Of a standard data set:
+    root: Path | None = None  # folder of the publisher's files
+    download: bool = False
+    no_extra: bool = False  # SVHN without its extra training images
+    # Of one's own images:
+    unlabeled: Path | None = None  # folder of images without a label
+    labels: Path | None = None  # CSV file of path,label
+    test: Path | None = None  # folder of class folders
+    test_fraction: float | None = None
+    seed: int = 0  # of the choice of test images
+    follow: bool = False  # follow symbolic links that leave the folder
+
+    def __post_init__(self) -> None:
+        """Refuse values that contradict each other or are out of range."""
+        if self.test is not None and self.test_fraction is not None:
+            raise ConfigError("--test and --test-fraction are both given", "give one of them")
+        if self.test_fraction is not None and not 0 <= self.test_fraction < 1:
+            raise ConfigError(
+                f"a test fraction of {self.test_fraction} is out of range",
+                "use a number from 0 up to, but not including, 1",
+            )
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some images of one split in their order: pixels, or the names of picture files."""
+    """Some images of one split in their order: pixels, or the names of image files."""
 
     labels: Labels
     paths: Sequence[str]  # where each image comes from, for index.csv
     images: Pixels | None = None
-    files: Sequence[str] | None = None  # what to open, where there are no pixels yet
+    files: Sequence[str] | None = None  # image files to open if `images` is None
 
 
 @dataclass(frozen=True)
@@ -31,9 +69,9 @@ class SourceSplit:
     """One split of raw data, read once from beginning to end."""
 
     count: int
-    size: int  # side of a stored image unless the user says otherwise
+    size: int  # side of a stored image unless --size is given
     chunks: Callable[[], Iterator[Chunk]]
-    kept: bool = False  # whether the pixels have that size already
+    kept: bool = False  # True if the pixels have that size already
 
 
 @dataclass(frozen=True)
@@ -56,42 +94,91 @@ class Source:
     mean: Triple | None = None  # None: measure it while converting
     std: Triple | None = None
     skipped: list[Skipped] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # what the user should hear
+    notes: list[str] = field(default_factory=list)  # printed for the user
 
 
-def standard(
-    name: str,
-    class_names: Sequence[str],
-    splits: dict[str, SourceSplit],
-    notes: Sequence[str] = (),
-) -> Source:
-    """Describe a standard data set by its entry in the table."""
-    entry = DATASETS[name]
-    return Source(
-        name=name,
-        class_names=list(class_names),
-        splits=splits,
-        resize=entry.resize,
-        terms=entry.terms,
-        mean=entry.mean,
-        std=entry.std,
-        notes=list(notes),
-    )
+@dataclass(frozen=True)
+class Download:
+    """A file to fetch; an archive is unpacked."""
+
+    url: str
+    md5: str
+    extra: bool = False  # left out by --no-extra
+
+    @property
+    def file(self) -> str:
+        """Return the name of the file."""
+        return self.url.rsplit("/", 1)[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A standard data set: all that is known about it before a byte is read."""
+
+    name: str
+    description: str
+    terms: str  # of use, as its publisher states them; `convert` prints them once
+    reader: str  # "module:function" in pipelines.sources, imported when it is needed
+    page: str = ""  # of the publisher; empty if the data comes with a library
+    folder: str = ""  # that the publisher's archive unpacks to
+    files: Mapping[str, str] = field(default_factory=dict)  # published file -> its MD5
+    downloads: tuple[Download, ...] = ()  # empty if a person must agree to the terms first
+    classes: int
+    class_names: tuple[str, ...] | None = None  # None if the publisher's files name them
+    size: int  # side of a view
+    train_size: int  # side of a stored training image
+    test_size: int
+    train: int  # number of images
+    test: int
+    mean: Triple  # of pixels in 0..1
+    std: Triple
+    flip: bool  # True if a mirrored image is as good an example
+    padding: int  # reflected border of the weak view's random crop, in pixels
+    resize: str = "squash"
+
+    @property
+    def bundled(self) -> bool:
+        """Return True if the data comes with a library and needs no files."""
+        return not self.page
+
+    def open(self, root: Path, options: SourceOptions) -> Source:
+        """Return the raw data, read from the publisher's files under `root`."""
+        module, function = self.reader.split(":")
+        source: Source = getattr(importlib.import_module(module), function)(self, root, options)
+        return source
+
+    def source(
+        self,
+        class_names: Sequence[str],
+        splits: dict[str, SourceSplit],
+        notes: Sequence[str] = (),
+    ) -> Source:
+        """Return a source with the name, terms and statistics of this entry."""
+        return Source(
+            name=self.name,
+            class_names=list(class_names),
+            splits=splits,
+            resize=self.resize,
+            terms=self.terms,
+            mean=self.mean,
+            std=self.std,
+            notes=list(notes),
+        )
 
 
 def array_chunks(
-    images: Pixels, labels: Labels, name: str, places: Sequence[int] | None = None
+    images: Pixels, labels: Labels, name: str, indices: Sequence[int] | None = None
 ) -> Iterator[Chunk]:
-    """Cut arrays that are in memory into chunks; an image is named by its file and place."""
-    places = range(len(images)) if places is None else places
+    """Cut arrays in memory into chunks; an image is named by its file and its index in it."""
+    indices = range(len(images)) if indices is None else indices
     for start in range(0, len(images), ARRAY_CHUNK):
         part = slice(start, start + ARRAY_CHUNK)
-        paths = [f"{name}:{place}" for place in places[part]]
+        paths = [f"{name}:{index}" for index in indices[part]]
         yield Chunk(labels[part], paths, images=images[part])
 
 
 def file_chunks(files: Sequence[str], labels: Labels, paths: Sequence[str]) -> Iterator[Chunk]:
-    """Cut a list of picture files into chunks."""
+    """Cut a list of image files into chunks."""
     for start in range(0, len(files), FILE_CHUNK):
         part = slice(start, start + FILE_CHUNK)
         yield Chunk(labels[part], paths[part], files=files[part])

@@ -1,5 +1,7 @@
 """Images and labels in a `.npz`, streamed from it: nothing is unpickled, nothing loaded whole."""
 
+from __future__ import annotations
+
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources import ARRAY_CHUNK, Chunk, Labels, Pixels, Source, SourceSplit
-from pipelines.sources.folder import OwnOptions, side_for
+from pipelines.sources import ARRAY_CHUNK, Chunk, Labels, Pixels, Source, SourceOptions, SourceSplit
+from pipelines.sources.folder import side_for
 from pipelines.sources.hold_out import fraction, held_out, note
 
 _HINT = (
@@ -20,7 +22,7 @@ _HINT = (
 )
 
 
-def source(path: Path, options: OwnOptions) -> Source:
+def source(path: Path, options: SourceOptions) -> Source:
     """Return the arrays `images`, `labels` and, if they are there, `test_images`, `test_labels`."""
     if options.unlabeled or options.labels or options.test:
         raise ConfigError("--unlabeled, --labels and --test go with a folder of pictures", _HINT)

@@ -1,19 +1,27 @@
 """The handwritten digits of scikit-learn, enlarged from 8 to 16 pixels."""
 
+from pathlib import Path
+
 import numpy as np
 from PIL import Image
 
-from pipelines.datasets import DATASETS
-from pipelines.sources import Labels, Pixels, Source, SourceSplit, array_chunks, standard
+from pipelines.sources import (
+    Dataset,
+    Labels,
+    Pixels,
+    Source,
+    SourceOptions,
+    SourceSplit,
+    array_chunks,
+)
 
-SEED = 0  # of the split into train and test, the same for everyone
+SEED = 0  # of the split into train and test, always the same
 
 
-def source() -> Source:
+def source(entry: Dataset, root: Path, options: SourceOptions) -> Source:
     """Return the digits, with one image in five held out for testing."""
     from sklearn.datasets import load_digits
 
-    entry = DATASETS["digits"]
     data = load_digits()
     images, labels = enlarge(data.images, entry.size), data.target.astype(np.int64)
     test = _held_out(labels, entry.test)
@@ -21,18 +29,17 @@ def source() -> Source:
         "train": np.setdiff1d(np.arange(len(labels)), test),
         "test": test,
     }
-    return standard(
-        "digits",
+    return entry.source(
         entry.class_names or (),
         {name: _split(images, labels, chosen) for name, chosen in splits.items()},
     )
 
 
 def enlarge(images: Pixels, size: int) -> Pixels:
-    """Turn grey levels 0..16 into colour images of another size."""
-    grey = np.rint(images * (255 / 16)).astype(np.uint8)
+    """Turn gray levels 0..16 into color images of another size."""
+    gray = np.rint(images * (255 / 16)).astype(np.uint8)
     shape = (size, size)
-    big = [Image.fromarray(one).resize(shape, Image.Resampling.BICUBIC) for one in grey]
+    big = [Image.fromarray(one).resize(shape, Image.Resampling.BICUBIC) for one in gray]
     return np.stack([np.asarray(one.convert("RGB")) for one in big])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources import Labels, Skipped, Source, SourceSplit, file_chunks
+from pipelines.sources import Labels, Skipped, Source, SourceOptions, SourceSplit, file_chunks
 from pipelines.sources.hold_out import fraction, held_out, note
 from pipelines.sources.label_file import read_labels
 from pipelines.sources.scan import Scan
@@ -18,18 +18,6 @@ from pipelines.store.index import escape
 SIDES = (32, 48, 64, 96, 128, 160, 192, 224)
 PROBED = 32  # pictures whose headers suggest a size
 _SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "unlabeled"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnOptions:
-    """What a user may say of their own data."""
-
-    unlabeled: Path | None = None
-    labels: Path | None = None
-    test: Path | None = None
-    test_fraction: float | None = None
-    seed: int = 0
-    follow: bool = False
 
 
 @dataclass
@@ -44,10 +32,8 @@ class _Pictures:
         self.labels.extend([label] * len(files))
 
 
-def source(folder: Path, options: OwnOptions) -> Source:
+def source(folder: Path, options: SourceOptions) -> Source:
     """Return the pictures under a folder."""
-    if options.test is not None and options.test_fraction is not None:
-        raise ConfigError("--test and --test-fraction both say what to test on", "give one")
     share = 0.0 if options.test is not None else fraction(options.test_fraction)
     folder = folder.absolute()
     skipped: list[Skipped] = []
@@ -83,7 +69,7 @@ def source(folder: Path, options: OwnOptions) -> Source:
     )
 
 
-def _apart(folder: Path, options: OwnOptions) -> frozenset[str]:
+def _apart(folder: Path, options: SourceOptions) -> frozenset[str]:
     """Return the folders with a part of their own: no picture is trained and tested on."""
     given = {"--unlabeled": options.unlabeled, "--test": options.test}
     real = {flag: path.resolve() for flag, path in given.items() if path is not None}
@@ -95,7 +81,9 @@ def _apart(folder: Path, options: OwnOptions) -> frozenset[str]:
     return frozenset(map(str, real.values()))
 
 
-def _scan(folder: Path, options: OwnOptions, skipped: list[Skipped], apart: frozenset[str]) -> Scan:
+def _scan(
+    folder: Path, options: SourceOptions, skipped: list[Skipped], apart: frozenset[str]
+) -> Scan:
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder.absolute()}", "look at its name")
     return Scan(folder.absolute(), options.follow, skipped, apart)

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.datasets import DATASETS
 from pipelines.errors import DataError
-from pipelines.sources import Skipped, Source, SourceSplit, file_chunks, standard
-from pipelines.sources.checksums import PAGES
+from pipelines.sources import Dataset, Skipped, Source, SourceOptions, SourceSplit, file_chunks
 from pipelines.sources.scan import Scan
 
 DEVKIT = "ILSVRC2012_devkit_t12"
@@ -17,30 +15,29 @@ _WNID = re.compile(r"n\d{8}")
 _FLAT = re.compile(r"ILSVRC2012_val_(\d{8})\.jpe?g", re.IGNORECASE)
 
 
-def source(root: Path, *, follow: bool = False) -> Source:
+def source(entry: Dataset, root: Path, options: SourceOptions) -> Source:
     """Return the classes found under `train`, a thousand of them or a part."""
-    base = _base(root)
+    base, follow = _base(root), options.follow
     skipped: list[Skipped] = []
     train = _classes(base / "train", follow, skipped)
     if not train:
-        raise _missing(base / "train")
+        raise _missing(entry, base / "train")
     names = sorted(train)
     validation = _classes(base / "val", follow, skipped)
     if not validation:
-        validation = _flat(base, follow, skipped)
+        validation = _flat(entry, base, follow, skipped)
     strangers = sorted(set(validation) - set(names))
     if strangers:
         raise DataError(
             f"val holds classes that train does not: {', '.join(strangers[:10])}",
             "give both the same classes",
         )
-    entry = DATASETS["imagenet"]
     notes = [] if len(names) == entry.classes else [f"{len(names)} classes, not {entry.classes:,}"]
     splits = {
         "train": _split(base, names, train, entry.train_size),
         "test": _split(base, names, validation, entry.test_size),
     }
-    made = standard("imagenet", names, splits, notes)
+    made = entry.source(names, splits, notes)
     made.skipped.extend(skipped)
     return made
 
@@ -52,10 +49,10 @@ def _base(root: Path) -> Path:
     return root
 
 
-def _missing(path: Path) -> DataError:
+def _missing(entry: Dataset, path: Path) -> DataError:
     return DataError(
         f"{path} is missing, or holds no folder named like n01440764",
-        f"get ILSVRC 2012 from {PAGES['imagenet']}, unpack it and say where with --root",
+        f"get ILSVRC 2012 from {entry.page}, unpack it and give its folder by --root",
     )
 
 
@@ -70,13 +67,13 @@ def _classes(folder: Path, follow: bool, skipped: list[Skipped]) -> dict[str, li
     }
 
 
-def _flat(base: Path, follow: bool, skipped: list[Skipped]) -> dict[str, list[str]]:
+def _flat(entry: Dataset, base: Path, follow: bool, skipped: list[Skipped]) -> dict[str, list[str]]:
     """Sort the pictures of a flat `val` into classes, by the devkit's ground truth."""
     pictures = Scan(base / "val", follow, skipped).loose() if (base / "val").is_dir() else []
     numbered = [(path, _FLAT.fullmatch(Path(path).name)) for path in pictures]
     if not numbered:
-        raise _missing(base / "val")
-    truth = _ground_truth(base)
+        raise _missing(entry, base / "val")
+    truth = _ground_truth(entry, base)
     classes: dict[str, list[str]] = {}
     for path, match in numbered:
         number = int(match.group(1)) if match else 0
@@ -88,7 +85,7 @@ def _flat(base: Path, follow: bool, skipped: list[Skipped]) -> dict[str, list[st
     return classes
 
 
-def _ground_truth(base: Path) -> list[str]:
+def _ground_truth(entry: Dataset, base: Path) -> list[str]:
     """Return the class of every picture of `val`, by its number."""
     from scipy.io import loadmat
 
@@ -102,7 +99,7 @@ def _ground_truth(base: Path) -> list[str]:
     else:
         raise DataError(
             f"val is flat, and its ground truth is missing: {base / DEVKIT}",
-            f"get {DEVKIT}.tar.gz from {PAGES['imagenet']} and unpack it there",
+            f"get {DEVKIT}.tar.gz from {entry.page} and unpack it there",
         )
     try:
         synsets = loadmat(meta, squeeze_me=True)["synsets"]
@@ -111,7 +108,7 @@ def _ground_truth(base: Path) -> list[str]:
     except Exception as error:  # a damaged file raises nearly anything
         raise DataError(
             f"{truth.parent} is not as published: {type(error).__name__} {error}",
-            f"get {DEVKIT}.tar.gz again from {PAGES['imagenet']}",
+            f"get {DEVKIT}.tar.gz again from {entry.page}",
         ) from None
 
 

@@ -5,35 +5,37 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.datasets import DATASETS, DIGITS
 from pipelines.errors import DataError
-from pipelines.sources import ARRAY_CHUNK, Chunk, Source, SourceSplit, standard
-from pipelines.sources.checksums import checked, find_folder
+from pipelines.sources import ARRAY_CHUNK, Chunk, Dataset, Source, SourceOptions, SourceSplit
+from pipelines.sources.published import checked, find_folder
 
 
-def source(root: Path, *, extra: bool = True) -> Source:
-    """Return SVHN: train, then the extra images unless they are not wanted, and test."""
-    folder = find_folder("svhn", root, "svhn")
-    train = ["train_32x32.mat", "extra_32x32.mat"] if extra else ["train_32x32.mat"]
-    notes = [] if extra else ["without the extra images: 73,257 to train on, not 604,388"]
-    splits = {"train": _split(folder, train), "test": _split(folder, ["test_32x32.mat"])}
-    return standard("svhn", DIGITS, splits, notes)
+def source(entry: Dataset, root: Path, options: SourceOptions) -> Source:
+    """Return SVHN: train, then the extra images unless --no-extra is given, and test."""
+    folder = find_folder(entry, root)
+    train, notes = ["train_32x32.mat", "extra_32x32.mat"], []
+    if options.no_extra:
+        train.pop()
+        notes.append("without the extra images: 73,257 training images, not 604,388")
+    splits = {
+        "train": _split(entry, folder, train),
+        "test": _split(entry, folder, ["test_32x32.mat"]),
+    }
+    return entry.source(entry.class_names or (), splits, notes)
 
 
-def _split(folder: Path, names: Sequence[str]) -> SourceSplit:
+def _split(entry: Dataset, folder: Path, names: Sequence[str]) -> SourceSplit:
     from scipy.io import whosmat
 
     count = 0
     for name in names:
-        path = checked("svhn", folder, name)
+        path = checked(entry, folder, name)
         shapes = {variable: shape for variable, shape, _ in whosmat(path)}
         shape = shapes.get("X", ())
         if len(shape) != 4 or shape[:3] != (32, 32, 3) or shapes.get("y") != (shape[3], 1):
-            raise DataError(f"{path} is not laid out as SVHN is: {shapes}", "get it again")
+            raise DataError(f"{path} does not have the layout of SVHN: {shapes}", "get it again")
         count += shape[3]
-    return SourceSplit(
-        count, DATASETS["svhn"].train_size, lambda: _chunks(folder, names), kept=True
-    )
+    return SourceSplit(count, entry.train_size, lambda: _chunks(folder, names), kept=True)
 
 
 def _chunks(folder: Path, names: Sequence[str]) -> Iterator[Chunk]:
@@ -45,5 +47,5 @@ def _chunks(folder: Path, names: Sequence[str]) -> Iterator[Chunk]:
         for start in range(0, len(labels), ARRAY_CHUNK):
             stop = min(start + ARRAY_CHUNK, len(labels))
             part = np.ascontiguousarray(images[..., start:stop].transpose(3, 0, 1, 2))
-            paths = [f"{name}:{place}" for place in range(start, stop)]
+            paths = [f"{name}:{index}" for index in range(start, stop)]
             yield Chunk(labels[start:stop], paths, images=part)

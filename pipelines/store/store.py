@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.datasets import DATASETS
 from pipelines.errors import DataError
 from pipelines.store import index, manifest
 
@@ -90,20 +89,27 @@ class Store:
 
     def beton(self, split: str) -> Path:
         """Return the FFCV file of a split."""
-        self._wants("ffcv")
+        self._require("ffcv")
         return self.path / f"{split}.beton"
 
     def shards(self, split: str) -> list[Path]:
         """Return the tar files of a split; each has its DALI index beside it, as `.idx`."""
-        self._wants("dali")
+        self._require("dali")
         return [self.path / name for name in self.splits[split].shards]
 
-    def _wants(self, form: str) -> None:
+    def _require(self, form: str) -> None:
         if form not in self.formats:
             raise DataError(
                 f"{self.path} holds no {form} files, only {', '.join(self.formats)}",
-                f"convert the data again with --format {form}, or choose another reader",
+                self.convert_line(form),
             )
+
+    def convert_line(self, form: str) -> str:
+        """Return what to type to get this data set in another format."""
+        # Only standard data sets have terms of use. The source of other images is not recorded.
+        source = self.name if self.manifest.get("terms") else "SOURCE"
+        out = f"{self.path}-{form}"
+        return f"fastssl convert {source} {out} --format {form}, then use store={out}"
 
     def files(self, split: str) -> list[Path]:
         """Return the files that the shard numbers of `locations` count."""
@@ -225,23 +231,3 @@ def _incomplete(folder: Path, why: str) -> DataError:
 def default_place(name: str) -> Path:
     """Return where the store of a standard data set lies: $FASTSSL_DATA/NAME, else data/NAME."""
     return Path(os.environ.get("FASTSSL_DATA") or "data") / name
-
-
-def ensure_store(name_or_path: str | os.PathLike[str]) -> Store:
-    """Open a store by path or by the name of a standard data set; `digits` converts itself."""
-    path = Path(name_or_path)
-    name = os.fspath(name_or_path)
-    if name not in DATASETS or (path / manifest.NAME).exists():
-        return open_store(path)
-    path = default_place(name)
-    if not (path / manifest.NAME).exists():
-        if name != "digits":
-            raise DataError(
-                f"{name} is not converted yet: there is no store at {path}",
-                f"fastssl convert {name} --root WHERE_ITS_FILES_ARE  (or --download)",
-            )
-        from pipelines.convert import convert
-        from pipelines.sources import digits
-
-        convert(digits.source(), path, wait=True)
-    return open_store(path)

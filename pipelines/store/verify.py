@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pipelines.convert.pool import cores
 from pipelines.errors import ConfigError, DataError
 from pipelines.store import index, manifest
 from pipelines.store.index import escape
@@ -47,7 +47,7 @@ def verify(
             raise
         report.problems.append(error.what)
         return report
-    with ThreadPoolExecutor(cores()) as threads:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         files = content["files"].items()
         found = threads.map(lambda item: _file_problem(path / item[0], item[1]), files)
         report.problems += [problem for problem in found if problem]

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fastssl.conversion import convert, verify
+from fastssl.api import convert
+from fastssl.conversion import verify
 from fastssl.errors import ConfigError
 from fastssl.tracking import progress_bar
 from fastssl.tracking.console import clock, messages
 from fastssl.tracking.progress_bar import Progress
-from pipelines.sources.checksums import MD5
+from pipelines.datasets import DATASETS
 from tests import publishers
 from tests.pictures import write_flat, write_folder
 
@@ -116,7 +117,7 @@ def test_the_tool_converts_what_is_there(tmp_path, monkeypatch, capsys):
     table = {line.split()[0]: line.split()[1:] for line in lines[1:]}
     assert table["cifar10"][0] == "42"
     assert table["digits"][0] == "1,797"
-    assert MD5["svhn"]["train_32x32.mat"] in " ".join(table["svhn"])
+    assert DATASETS["svhn"].files["train_32x32.mat"] in " ".join(table["svhn"])
     assert tool.main([*words, "--only", "cifar10"]) == 0
     assert "not empty" in capsys.readouterr().out
 

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from pipelines.convert import Options, convert, ffcv, tar
+from pipelines.convert.open import open_source
 from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.sources import Source, SourceSplit, array_chunks
-from pipelines.sources.folder import OwnOptions
-from pipelines.sources.open import open_source
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.pictures import write_folder
-from tests.reading import check, decode, read_tars
+from tests.reading import INSTALLED_FORMATS, check, decode, read_tars
 
 needs_ffcv = pytest.mark.skipif(not ffcv.installed(), reason="ffcv is not installed")
 
@@ -40,7 +39,8 @@ def source(images: np.ndarray, labels: np.ndarray, **more) -> Source:
 def store(request, tmp_path_factory):
     out = tmp_path_factory.mktemp("stores") / request.param
     images, labels = arrays(300, 16)
-    options = Options(quality=None if request.param == "raw" else 90, workers=1)
+    quality = None if request.param == "raw" else 90
+    options = Options(formats=INSTALLED_FORMATS, quality=quality, workers=1)
     convert(source(images, labels), out, options)
     return open_store(out)
 
@@ -136,19 +136,19 @@ def digests(folder: Path) -> dict[str, str]:
 def test_the_same_pictures_give_the_same_bytes_whatever_the_number_of_workers(tmp_path):
     pets = write_folder(tmp_path / "pets", classes=4, per_class=40)
     for workers in (1, 3):
-        options = Options(size=40, quality=80, workers=workers)
-        convert(open_source(str(pets), OwnOptions()), tmp_path / f"{workers}", options)
+        options = Options(formats=INSTALLED_FORMATS, size=40, quality=80, workers=workers)
+        convert(open_source(str(pets), Options()), tmp_path / f"{workers}", options)
     assert digests(tmp_path / "1") == digests(tmp_path / "3")
 
 
 def test_small_images_are_stored_as_pixels_and_large_ones_as_jpeg(tmp_path):
     pets = write_folder(tmp_path / "pets", per_class=2)
     for size, quality, encoding in [
-        (96, None, "raw"), (97, None, "jpeg"), (16, 50, "jpeg"), (100, "raw", "raw"),
+        (96, None, "raw"), (97, None, "jpeg"), (16, 50, "jpeg"), (100, 0, "raw"),
     ]:  # fmt: skip
         out = tmp_path / f"{size}-{quality}"
         options = Options(size=size, quality=quality, formats=("dali",))
-        convert(open_source(str(pets), OwnOptions(test_fraction=0)), out, options)
+        convert(open_source(str(pets), Options(test_fraction=0)), out, options)
         info = open_store(out).splits["train"]
         assert (info.encoding, info.height, info.width) == (encoding, size, size)
 
@@ -183,10 +183,16 @@ def test_options_that_cannot_be(wrong, told, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_ffcv_tars_alone_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(ffcv, "installed", lambda: False)
+def test_tars_alone_are_written_unless_another_format_is_given(tmp_path, monkeypatch):
     convert(source(*arrays(3)), tmp_path / "out")
     assert open_store(tmp_path / "out").formats == ("dali",)
+    assert not list((tmp_path / "out").glob("*.beton"))
+    monkeypatch.setattr(ffcv, "installed", lambda: True)
+    assert Options(formats="dali,ffcv").formats == ("ffcv", "dali")
+
+
+def test_ffcv_that_is_not_installed_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(ffcv, "installed", lambda: False)
     with pytest.raises(ConfigError, match="not installed"):
         convert(source(*arrays(3)), tmp_path / "other", Options(formats=("ffcv",)))
 
@@ -207,7 +213,7 @@ def test_a_worker_that_dies_is_told_of(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pipelines.convert.pool.subprocess.Popen", killed)
     with pytest.raises(ResourceError, match="signal 9") as caught:
-        raw = open_source(str(pets), OwnOptions())
+        raw = open_source(str(pets), Options())
         convert(raw, tmp_path / "out", Options(formats=("dali",), workers=2))
     assert caught.value.exit_code == 5
     assert [path.name for path in tmp_path.iterdir()] == ["pets"]
@@ -225,7 +231,8 @@ def test_workers_end_with_the_process_they_work_for(tmp_path):
 def test_conversion_needs_no_torch_without_ffcv(tmp_path):
     pets = write_folder(tmp_path / "pets")
     program = (
-        "import sys; from fastssl.conversion import convert, verify; from pathlib import Path;"
+        "import sys; from fastssl.api import convert;"
+        "from fastssl.conversion import verify; from pathlib import Path;"
         f"convert({str(pets)!r}, Path({str(tmp_path / 'out')!r}), formats=('dali',));"
         f"assert not verify(Path({str(tmp_path / 'out')!r})).problems;"
         "assert not {'torch', 'numba', 'sklearn', 'scipy'} & set(sys.modules)"

@@ -12,12 +12,12 @@ from PIL import Image
 
 from pipelines.convert import Options, convert
 from pipelines.convert.images import BadImageError, Moments, fit, load
+from pipelines.convert.open import open_source
 from pipelines.errors import DataError
-from pipelines.sources.folder import OwnOptions
-from pipelines.sources.open import open_source
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.pictures import write_folder
+from tests.reading import INSTALLED_FORMATS, check
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 
@@ -140,7 +140,7 @@ def test_bad_pictures_stop_the_conversion_with_a_list(workers, tmp_path):
     names = bad_pictures(source / "class1")
     for number in range(6):
         (source / "class0" / f"void{number}.jpg").touch()
-    raw = open_source(str(source), OwnOptions(test_fraction=0))
+    raw = open_source(str(source), Options(test_fraction=0))
     with pytest.raises(DataError) as caught:
         convert(raw, tmp_path / "out", Options(formats=("dali",), workers=workers))
     lines = caught.value.what.splitlines()
@@ -154,9 +154,9 @@ def test_bad_pictures_stop_the_conversion_with_a_list(workers, tmp_path):
 def test_bad_pictures_are_left_out_and_recorded(workers, tmp_path):
     source = write_folder(tmp_path / "pets", per_class=30, classes=2)
     names = bad_pictures(source / "class0")
-    raw = open_source(str(source), OwnOptions(test_fraction=0))
+    raw = open_source(str(source), Options(test_fraction=0))
     out = tmp_path / "out"
-    convert(raw, out, Options(workers=workers, on_error="skip"))
+    convert(raw, out, Options(formats=INSTALLED_FORMATS, workers=workers, on_error="skip"))
     store = open_store(out)
     assert store.splits["train"].count == 60
     assert store.labels("train").tolist() == [0] * 30 + [1] * 30
@@ -165,8 +165,6 @@ def test_bad_pictures_are_left_out_and_recorded(workers, tmp_path):
     assert len(skipped) == len(names)
     assert any(r"new\x0aline.jpg" in path for path, _ in skipped)
     if "ffcv" in store.formats:
-        from tests.reading import check
-
         check(store, "train", None, store.labels("train").tolist())
 
 
@@ -174,7 +172,7 @@ def test_a_test_set_of_bad_pictures_alone_leaves_none(tmp_path):
     source = write_folder(tmp_path / "pets", per_class=2)
     (tmp_path / "test" / "class0").mkdir(parents=True)
     (tmp_path / "test" / "class0" / "empty.jpg").touch()
-    raw = open_source(str(source), OwnOptions(test=tmp_path / "test"))
+    raw = open_source(str(source), Options(test=tmp_path / "test"))
     convert(raw, tmp_path / "out", Options(on_error="skip"))
     assert set(open_store(tmp_path / "out").splits) == {"train"}
     assert not list((tmp_path / "out").glob("test*"))

@@ -17,6 +17,7 @@ from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.listening import PATIENCE, Listener
 from tests.pictures import write_folder
+from tests.reading import INSTALLED_FORMATS
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,16 +54,14 @@ def pets(tmp_path_factory) -> Path:
     return write_folder(tmp_path_factory.mktemp("kills") / "pets", 4, 150, size=(200, 160))
 
 
-def words(pets: Path, out: Path, formats: str | None) -> list[str]:
-    """Return the arguments of a conversion; without formats it writes those of this machine."""
+def words(pets: Path, out: Path, formats: str) -> list[str]:
+    """Return the arguments of a conversion."""
     given = ["convert", str(pets), str(out), "--size", "64", "--workers", "2"]
-    return [*given, "--test-fraction", "0.2", *(["--format", formats] if formats else [])]
+    return [*given, "--test-fraction", "0.2", "--format", formats]
 
 
 @contextmanager
-def held(
-    pets: Path, out: Path, moment: Moment, formats: str | None
-) -> Iterator[subprocess.Popen[bytes]]:
+def held(pets: Path, out: Path, moment: Moment, formats: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start a conversion and give its process when it is held at a moment of its writing."""
     process = subprocess.Popen(
         [sys.executable, "-c", HELD, *map(str, moment), *words(pets, out, formats)],
@@ -88,7 +87,7 @@ def end(process: subprocess.Popen, number: int) -> str:
     return process.communicate(timeout=PATIENCE)[0].decode()
 
 
-def kill_and_run_again(pets: Path, out: Path, cuts: int, formats: str | None = None) -> None:
+def kill_and_run_again(pets: Path, out: Path, cuts: int, formats: str) -> None:
     """Kill conversions at random moments of their writing; then finish one.
 
     Each begins upon what the one before it left.
@@ -111,7 +110,7 @@ def test_killed_at_random_moments(pets, tmp_path):
 
 @pytest.mark.slow
 def test_killed_at_ten_random_moments(pets, tmp_path):
-    kill_and_run_again(pets, tmp_path / "out", 10)
+    kill_and_run_again(pets, tmp_path / "out", 10, ",".join(INSTALLED_FORMATS))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -190,7 +189,7 @@ def test_a_full_disk_and_a_place_one_may_not_write(tmp_path):
 
 def test_a_store_already_there_is_left_alone(pets, data):
     before = (data / "digits" / "dataset.json").read_bytes()
-    from fastssl.conversion import convert
+    from fastssl.api import convert
 
     with pytest.raises(ConfigError, match="not empty"):
         convert("digits", progress=False)

@@ -9,12 +9,12 @@ import psutil
 import pytest
 from PIL import Image
 
-from fastssl.conversion import convert
+from fastssl.api import convert
 from pipelines.convert import Options
 from pipelines.convert import convert as write_store
-from pipelines.sources import cifar, standard
-from pipelines.sources.folder import OwnOptions
-from pipelines.sources.open import open_source
+from pipelines.convert.open import open_source
+from pipelines.datasets import DATASETS
+from pipelines.sources import cifar
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.pictures import noise
@@ -39,8 +39,9 @@ def test_a_batch_of_the_real_cifar10(tmp_path):
             if member.name.endswith("data_batch_4"):
                 break
     folder = tmp_path / "cifar-10-batches-py"
-    reader = cifar._Reader("cifar10", folder, cifar.LAYOUTS["cifar10"])
-    raw = standard("cifar10", list("0123456789"), {"train": reader.split(["data_batch_4"])})
+    entry = DATASETS["cifar10"]
+    reader = cifar._Reader(entry, folder, cifar.TEN)
+    raw = entry.source(list("0123456789"), {"train": reader.split(["data_batch_4"])})
     write_store(raw, tmp_path / "out")
     assert verify(tmp_path / "out").problems == []
     with _quiet():
@@ -88,9 +89,9 @@ def _quiet():
 
 @needs_photos
 def test_real_photographs_as_pixels(photos, tmp_path):
-    raw = open_source("imagenet", OwnOptions(), root=photos / "ilsvrc")
+    raw = open_source("imagenet", Options(root=photos / "ilsvrc"))
     out = tmp_path / "out"
-    write_store(raw, out, Options(size=64, quality="raw", workers=2))
+    write_store(raw, out, Options(size=64, quality=0, workers=2))
     store = open_store(out)
     assert (store.splits["train"].count, store.splits["test"].count) == (600, 150)
     assert verify(out).problems == []
@@ -111,7 +112,7 @@ def test_real_photographs_of_all_sizes_as_jpeg(photos, tmp_path):
         for number, path in enumerate(sorted((photos / "large").iterdir()))
     )
     (tmp_path / "labels.csv").write_text(rows)
-    own = OwnOptions(labels=tmp_path / "labels.csv", test_fraction=0.25)
+    own = Options(labels=tmp_path / "labels.csv", test_fraction=0.25)
     raw = open_source(str(photos / "large"), own)
     write_store(raw, tmp_path / "out", Options(size=128, workers=2))
     store = open_store(tmp_path / "out")
@@ -127,7 +128,7 @@ def _peak(source: Path, out: Path) -> int:
     import sys
 
     program = (
-        "import sys; from pathlib import Path; from fastssl.conversion import convert;"
+        "import sys; from pathlib import Path; from fastssl.api import convert;"
         "convert(sys.argv[1], Path(sys.argv[2]), size=256, workers=2)"
     )
     process = psutil.Popen(

@@ -8,8 +8,7 @@ from PIL import Image, ImageOps
 
 from pipelines.convert import Options, convert, options
 from pipelines.convert.images import fit
-from pipelines.sources.folder import OwnOptions
-from pipelines.sources.open import open_source
+from pipelines.convert.open import open_source
 from tests.pictures import write_folder
 
 BICUBIC = Image.Resampling.BICUBIC
@@ -49,7 +48,7 @@ def test_a_store_does_not_tell_how_its_pictures_were_resized(way, tmp_path, monk
     files = {}
     for many in (1, 10_000):
         monkeypatch.setattr(options, "MANY", many)
-        raw = open_source(str(pets), OwnOptions(test_fraction=0))
+        raw = open_source(str(pets), Options(test_fraction=0))
         how = Options(size=24, resize=way, quality=90, formats=("dali",), workers=1)
         assert how.target(raw, raw.splits["train"]).many == (many == 1)
         convert(raw, tmp_path / str(many), how)

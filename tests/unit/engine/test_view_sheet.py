@@ -12,7 +12,7 @@ from PIL import Image
 from fastssl.config.resolve import ResolvedConfig, load
 from fastssl.engine import view_sheet
 from fastssl.errors import ConfigError, DataError, ResourceError
-from pipelines.store.store import ensure_store, open_store
+from pipelines.convert.ensure import ensure_store, open_store
 from pipelines.views import recipes
 from tests import pillow_views
 

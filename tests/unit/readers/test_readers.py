@@ -1,6 +1,7 @@
 import builtins
 import itertools
 import os
+import re
 import shutil
 import sys
 import threading
@@ -170,7 +171,8 @@ def test_resident_needs_no_extra(stores, monkeypatch):
 @pytest.mark.parametrize(("name", "formats"), [("ffcv", ("dali",)), ("dali", ("ffcv",))])
 def test_a_store_without_the_format_says_so(tmp_path, name, formats):
     store = make_store(tmp_path / "store", count=24, formats=formats)
-    with pytest.raises(ConfigError, match=f"no {name} files"):
+    line = f"fastssl convert SOURCE {store.path}-{name} --format {name}"
+    with pytest.raises(ConfigError, match=rf"(?s)no {name} files.*{re.escape(line)}"):
         READERS[name].open(store, "train")
 
 

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 from pipelines.convert import Options, convert
+from pipelines.convert.open import open_source
 from pipelines.errors import DataError
-from pipelines.sources.folder import OwnOptions
-from pipelines.sources.open import open_source
 from pipelines.store.store import Store, open_store
 from pipelines.store.verify import verify
 from tests.reading import check
 
 
 def stored(source: Path, out: Path, **own) -> Store:
-    convert(open_source(str(source), OwnOptions(**own)), out, Options(formats=("dali",), workers=1))
+    convert(open_source(str(source), Options(**own)), out, Options(formats=("dali",), workers=1))
     assert verify(out).problems == []
     return open_store(out)
 
@@ -76,13 +75,13 @@ def test_grey_arrays_with_words_for_labels_and_a_test_set(tmp_path):
 def test_arrays_that_are_wrong(wrong, tmp_path):
     write_npz(tmp_path / "mine.npz", **wrong)
     with pytest.raises(DataError):
-        open_source(str(tmp_path / "mine.npz"), OwnOptions())
+        open_source(str(tmp_path / "mine.npz"), Options())
 
 
 def test_a_file_that_is_no_npz(tmp_path):
     (tmp_path / "mine.npz").write_bytes(b"PK but no more")
     with pytest.raises(DataError):
-        open_source(str(tmp_path / "mine.npz"), OwnOptions())
+        open_source(str(tmp_path / "mine.npz"), Options())
 
 
 def test_a_npz_that_is_damaged_within(tmp_path):
@@ -98,4 +97,4 @@ def test_a_npz_that_is_damaged_within(tmp_path):
     np.save(tmp_path / "one.npy", images)
     (tmp_path / "one.npy").rename(path)
     with pytest.raises(DataError, match="cannot be read"):
-        open_source(str(path), OwnOptions())
+        open_source(str(path), Options())

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from pipelines.convert import Options, convert
+from pipelines.convert.open import open_source
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.folder import OwnOptions, side_for
+from pipelines.sources.folder import side_for
 from pipelines.sources.hold_out import held_out
-from pipelines.sources.open import open_source
 from pipelines.store.store import Store, open_store
 from pipelines.store.verify import verify
 from tests.pictures import write_flat, write_folder
@@ -20,7 +20,7 @@ from tests.reading import check
 
 def stored(source: Path, out: Path, size: int | None = None, **own) -> Store:
     options = Options(formats=("dali",), size=size, workers=1)
-    convert(open_source(str(source), OwnOptions(**own)), out, options)
+    convert(open_source(str(source), Options(**own)), out, options)
     assert verify(out).problems == []
     return open_store(out)
 
@@ -55,10 +55,10 @@ def test_mean_and_deviation_are_measured_on_the_training_images(tmp_path):
 
 def test_a_tenth_is_held_out_unless_one_says_otherwise(tmp_path):
     source = write_folder(tmp_path / "pets", per_class=10)
-    raw = open_source(str(source), OwnOptions())
+    raw = open_source(str(source), Options())
     assert (raw.splits["train"].count, raw.splits["test"].count) == (27, 3)
     assert "held out" in raw.notes[0]
-    assert set(open_source(str(source), OwnOptions(test_fraction=0)).splits) == {"train"}
+    assert set(open_source(str(source), Options(test_fraction=0)).splits) == {"train"}
 
 
 def test_holding_out_is_stratified_and_seeded():
@@ -88,24 +88,24 @@ def test_folders_inside_the_source_have_a_part_of_their_own(listed, tmp_path):
     rows = [f"class{number}/picture0.jpg,class{number}\n" for number in range(2)]
     (tmp_path / "labels.csv").write_text("".join(rows))
     labels = tmp_path / "labels.csv" if listed else None
-    raw = open_source(str(source), OwnOptions(unlabeled=rest, test=test, labels=labels))
+    raw = open_source(str(source), Options(unlabeled=rest, test=test, labels=labels))
     assert raw.class_names == ["class0", "class1"]
     assert {name: split.count for name, split in raw.splits.items()} == {"train": 13, "test": 4}
     paths = [path for split in raw.splits.values() for one in split.chunks() for path in one.paths]
     assert len(set(paths)) == 17
-    raw = open_source(str(source), OwnOptions())
+    raw = open_source(str(source), Options())
     assert raw.notes[0].startswith("taken for classes: test, unlabeled;")
 
 
 def test_no_folder_is_trained_and_tested_on(tmp_path):
     source = write_folder(tmp_path / "pets")
     with pytest.raises(ConfigError, match=r"--test .* holds the pictures of"):
-        open_source(str(source), OwnOptions(test=source))
+        open_source(str(source), Options(test=source))
     with pytest.raises(ConfigError, match=r"--unlabeled .* holds the pictures of"):
-        open_source(str(source), OwnOptions(unlabeled=tmp_path))
+        open_source(str(source), Options(unlabeled=tmp_path))
     with pytest.raises(ConfigError, match="name one folder"):
         inside = source / "class0"
-        open_source(str(source), OwnOptions(unlabeled=inside, test=inside))
+        open_source(str(source), Options(unlabeled=inside, test=inside))
 
 
 def test_a_list_of_labels(tmp_path):
@@ -138,29 +138,29 @@ def test_a_list_of_labels_that_is_wrong(text, told, tmp_path):
     (tmp_path / "secret.jpg").write_bytes((source / "loose1.jpg").read_bytes())
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(DataError, match=told):
-        open_source(str(source), OwnOptions(labels=tmp_path / "labels.csv"))
+        open_source(str(source), Options(labels=tmp_path / "labels.csv"))
 
 
 def test_folders_that_hold_no_classes(tmp_path):
     flat = write_flat(tmp_path / "flat")
     with pytest.raises(DataError, match="outside class folders"):
-        open_source(str(flat), OwnOptions())
+        open_source(str(flat), Options())
     write_folder(tmp_path / "split" / "train")
     write_folder(tmp_path / "split" / "val")
     with pytest.raises(DataError, match="splits, not classes"):
-        open_source(str(tmp_path / "split"), OwnOptions())
+        open_source(str(tmp_path / "split"), Options())
     with pytest.raises(DataError, match="1 class folders"):
-        open_source(str(write_folder(tmp_path / "one", classes=1)), OwnOptions())
+        open_source(str(write_folder(tmp_path / "one", classes=1)), Options())
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="0 class folders"):
-        open_source(str(tmp_path / "none"), OwnOptions())
+        open_source(str(tmp_path / "none"), Options())
     with pytest.raises(DataError, match="a class that the training pictures do not have"):
         source = write_folder(tmp_path / "two", classes=2)
-        open_source(str(source), OwnOptions(test=write_folder(tmp_path / "test", classes=3)))
+        open_source(str(source), Options(test=write_folder(tmp_path / "test", classes=3)))
     with pytest.raises(ConfigError, match="both"):
-        open_source(str(source), OwnOptions(test=tmp_path, test_fraction=0.1))
+        open_source(str(source), Options(test=tmp_path, test_fraction=0.1))
     with pytest.raises(ConfigError, match="out of range"):
-        open_source(str(source), OwnOptions(test_fraction=1.5))
+        open_source(str(source), Options(test_fraction=1.5))
 
 
 def test_an_empty_folder_and_other_files_are_passed_by(tmp_path):
@@ -169,7 +169,7 @@ def test_an_empty_folder_and_other_files_are_passed_by(tmp_path):
     (source / ".git").mkdir()
     (source / "class0" / "notes.txt").write_text("hello")
     os.mkfifo(source / "class0" / "pipe.jpg")  # opening it would wait for ever
-    raw = open_source(str(source), OwnOptions(test_fraction=0))
+    raw = open_source(str(source), Options(test_fraction=0))
     assert (raw.class_names, raw.splits["train"].count) == (["class0", "class1", "class2"], 24)
     assert "empty" in raw.notes[0]
 
@@ -182,13 +182,13 @@ def test_links_that_leave_the_folder_are_followed_only_on_demand(tmp_path):
     (source / "class1" / "inside.jpg").symlink_to(source / "class0" / "picture0.jpg")
     (source / "class1" / "round").symlink_to(source)
     (source / "class1" / "gone.jpg").symlink_to(source / "nothing.jpg")
-    inside = open_source(str(source), OwnOptions(test_fraction=0))
+    inside = open_source(str(source), Options(test_fraction=0))
     paths = [path for chunk in inside.splits["train"].chunks() for path in chunk.paths]
     assert not any("out.jpg" in path or "/more/" in path for path in paths)
     assert sum("inside.jpg" in path for path in paths) >= 1
     assert {Path(one.path).name for one in inside.skipped} >= {"out.jpg", "more"}
     assert "--follow" in inside.notes[-1]
-    followed = open_source(str(source), OwnOptions(test_fraction=0, follow=True))
+    followed = open_source(str(source), Options(test_fraction=0, follow=True))
     paths = [path for chunk in followed.splits["train"].chunks() for path in chunk.paths]
     assert {"out.jpg", "loose2.jpg"} <= {Path(path).name for path in paths}
     assert followed.skipped == []

@@ -3,6 +3,9 @@
 import io
 import os
 import pickle
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,23 +13,24 @@ import pytest
 from PIL import Image
 
 from pipelines.convert import Options, convert
+from pipelines.convert.ensure import ensure_store
+from pipelines.convert.open import open_source
 from pipelines.datasets import DATASETS
 from pipelines.errors import ConfigError, DataError, ResourceError
-from pipelines.sources import checksums, download
-from pipelines.sources.folder import OwnOptions
-from pipelines.sources.open import open_source
+from pipelines.sources import SourceSplit, array_chunks
+from pipelines.sources.published import download
 from pipelines.sources.unpickle import unpickle
 from pipelines.store.store import Store, open_store
 from tests import publishers
-from tests.reading import check
+from tests.reading import INSTALLED_FORMATS, check
 
 
 def opened(name: str, root: Path, **more) -> object:
-    return open_source(name, OwnOptions(), root=root, **more)
+    return open_source(name, Options(root=root, **more))
 
 
 def stored(source, out: Path, **options) -> Store:
-    convert(source, out, Options(**options))
+    convert(source, out, Options(formats=INSTALLED_FORMATS, **options))
     return open_store(out)
 
 
@@ -57,7 +61,7 @@ def test_svhn(extra, tmp_path, monkeypatch):
     publishers.publish(monkeypatch, "svhn", tmp_path / "raw")
     if not extra:
         (tmp_path / "raw" / "extra_32x32.mat").unlink()
-    store = stored(opened("svhn", tmp_path / "raw", extra=extra), tmp_path / "out")
+    store = stored(opened("svhn", tmp_path / "raw", no_extra=not extra), tmp_path / "out")
     parts = ["train", "extra"] if extra else ["train"]
     pixels, labels = (np.concatenate([made[part][n] for part in parts]) for n in (0, 1))
     check(store, "train", pixels, labels.tolist())
@@ -146,8 +150,8 @@ def test_a_missing_file_is_named_with_its_checksum_and_what_to_do(tmp_path):
     with pytest.raises(DataError) as caught:
         opened("cifar10", tmp_path)
     assert "cifar-10-batches-py" in caught.value.what
-    assert checksums.MD5["cifar10"]["batches.meta"] in caught.value.what or (
-        checksums.MD5["cifar10"]["data_batch_1"] in caught.value.what
+    assert DATASETS["cifar10"].files["batches.meta"] in caught.value.what or (
+        DATASETS["cifar10"].files["data_batch_1"] in caught.value.what
     )
     assert "--download" in caught.value.fix
 
@@ -192,7 +196,7 @@ def test_a_damaged_pickle_is_an_error_of_the_data(data):
 
 def test_imagenet_is_never_downloaded(tmp_path):
     with pytest.raises(ConfigError, match="terms"):
-        download.download("imagenet", tmp_path)
+        download(DATASETS["imagenet"], tmp_path)
 
 
 @pytest.fixture
@@ -219,35 +223,37 @@ def fetched(monkeypatch):
         ("cifar10", {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}),
         ("cifar100", {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"}),
         ("stl10", {"stl10_binary.tar.gz": "91f7769df0f17e558f3565bffb0c7dfb"}),
-        ("svhn", checksums.MD5["svhn"]),
+        ("svhn", dict(DATASETS["svhn"].files)),
     ],
 )
 def test_a_download_fetches_the_published_files_and_opens_none(name, files, fetched, tmp_path):
-    download.download(name, tmp_path / "raw")
+    download(DATASETS[name], tmp_path / "raw")
     assert sorted(fetched) == sorted((file, file, md5) for file, md5 in files.items())
 
 
 def test_svhn_is_fetched_without_its_extra_images(fetched, tmp_path):
-    download.download("svhn", tmp_path, extra=False)
+    download(DATASETS["svhn"], tmp_path, extra=False)
     assert [file for _, file, _ in fetched] == ["train_32x32.mat", "test_32x32.mat"]
 
 
 def test_what_is_there_is_not_fetched_again(fetched, tmp_path, monkeypatch):
     publishers.write_cifar(tmp_path, "cifar10")
     publishers.publish(monkeypatch, "cifar10", tmp_path / "cifar-10-batches-py")
-    download.download("cifar10", tmp_path)
+    download(DATASETS["cifar10"], tmp_path)
     assert not fetched
     (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(b"half")
-    download.download("cifar10", tmp_path)
+    download(DATASETS["cifar10"], tmp_path)
     assert len(fetched) == 1
 
 
 def test_what_was_downloaded_is_read(tmp_path, monkeypatch):
     from torchvision.datasets import utils
 
+    publishers.write_cifar(tmp_path / "there", "cifar10")
+    publishers.publish(monkeypatch, "cifar10", tmp_path / "there" / "cifar-10-batches-py")
+
     def fetch(url, root, filename, md5):
         publishers.write_cifar(Path(root), "cifar10")
-        publishers.publish(monkeypatch, "cifar10", Path(root) / "cifar-10-batches-py")
 
     monkeypatch.setattr(utils, "download_and_extract_archive", fetch)
     source = opened("cifar10", tmp_path / "raw", download=True)
@@ -266,17 +272,45 @@ def test_a_download_that_fails_says_where_the_data_is(tmp_path, monkeypatch):
     assert "housenumbers" in caught.value.fix
 
 
-@pytest.mark.parametrize("quality", [0, 101, -3])
+@pytest.mark.parametrize("quality", [101, -3])
 def test_a_quality_that_cannot_be_names_the_flag(quality):
     with pytest.raises(ConfigError) as caught:
-        Options(quality=quality).check()
-    assert caught.value.fix == "take --quality 0 for RAW, or 1 to 100"
+        Options(quality=quality)
+    assert caught.value.fix == "use --quality 0 for raw pixels, or 1 to 100 for JPEG"
 
 
 def test_names_and_flags_that_do_not_go_together(tmp_path):
     with pytest.raises(DataError, match="did you mean 'cifar10'"):
-        open_source("cifr10", OwnOptions())
+        open_source("cifr10", Options())
     with pytest.raises(ConfigError, match="--labels"):
-        open_source("digits", OwnOptions(labels=tmp_path / "x.csv"))
+        open_source("digits", Options(labels=tmp_path / "x.csv"))
     with pytest.raises(ConfigError, match="--root"):
-        open_source(str(tmp_path), OwnOptions(), root=tmp_path)
+        open_source(str(tmp_path), Options(root=tmp_path))
+
+
+def toy(entry, root, options):
+    """Return a data set of one's own: the reader function of an entry."""
+    images = np.full((4, entry.size, entry.size, 3), 7, np.uint8)
+    split = SourceSplit(4, entry.size, lambda: array_chunks(images, np.arange(4), "toy"), kept=True)
+    return entry.source(list("abcd"), {"train": split, "test": split})
+
+
+def test_a_new_data_set_is_one_entry_and_one_reader_function(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTSSL_DATA", str(tmp_path))
+    entry = replace(DATASETS["digits"], name="toy", classes=4, reader=f"{__name__}:toy")
+    monkeypatch.setitem(DATASETS._items, "toy", entry)
+    store = ensure_store("toy")
+    assert (store.path, store.classes, store.manifest["terms"]) == (
+        tmp_path / "toy",
+        4,
+        entry.terms,
+    )
+    assert store.image("test", 3).max() == 7
+
+
+def test_the_table_of_data_sets_imports_no_library():
+    program = (
+        "import sys; from pipelines.datasets import DATASETS;"
+        "assert not {'torch', 'numpy', 'scipy', 'sklearn', 'PIL'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

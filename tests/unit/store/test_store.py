@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import pipelines
+from pipelines.convert.ensure import ensure_store
 from pipelines.datasets import DATASETS
 from pipelines.errors import DataError
 from pipelines.store.index import escape, unescape
 from pipelines.store.manifest import render
-from pipelines.store.store import default_place, ensure_store, open_store
+from pipelines.store.store import default_place, open_store
 
 
 def test_a_store_is_found_by_path_and_by_name(data, monkeypatch, tmp_path):
@@ -105,9 +106,6 @@ def _first_use(folder):
     import os
 
     os.environ["FASTSSL_DATA"] = folder
-    from pipelines.convert import ffcv
-
-    ffcv.installed = lambda: False  # its import takes longer than all the rest
     return ensure_store("digits").fingerprint
 
 
@@ -131,7 +129,7 @@ def test_the_table_of_data_sets_is_as_published():
 
 def test_stores_are_read_without_torch_or_any_extra(data):
     program = (
-        "import sys; from pipelines.store.store import ensure_store;"
+        "import sys; from pipelines.convert.ensure import ensure_store;"
         "s = ensure_store('digits'); s.image('train', 0); s.labels('train');"
         "s.source_paths('test');"
         "assert not {'torch', 'numba', 'ffcv', 'nvidia', 'sklearn'} & set(sys.modules)"

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from pipelines.convert import Options, convert
+from pipelines.convert.open import open_source
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.folder import OwnOptions
-from pipelines.sources.open import open_source
 from pipelines.store import manifest
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.pictures import write_folder
+from tests.reading import INSTALLED_FORMATS
 
 
 @pytest.fixture(scope="module")
 def pets(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("verify")
     source = write_folder(folder / "raw", per_class=6, size=(120, 110))
-    options = Options(size=100, workers=1)
-    convert(open_source(str(source), OwnOptions(test_fraction=0.3)), folder / "pets", options)
+    options = Options(formats=INSTALLED_FORMATS, size=100, workers=1)
+    convert(open_source(str(source), Options(test_fraction=0.3)), folder / "pets", options)
     return folder / "pets"
 
 

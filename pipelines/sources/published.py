@@ -1,0 +1,90 @@
+"""The files that publishers ship: found, fetched if allowed, and checked before they are read."""
+
+import hashlib
+from pathlib import Path
+
+from pipelines.errors import ConfigError, DataError, ResourceError
+from pipelines.sources import Dataset
+from pipelines.store.manifest import file_digest
+
+
+def find_folder(entry: Dataset, root: Path) -> Path:
+    """Return the folder with a data set's files: `root`, or the one its archive unpacks to."""
+    first = next(iter(entry.files))
+    for folder in (root / entry.folder, root):
+        if (folder / first).exists():
+            return folder
+    return root / entry.folder
+
+
+def checked(entry: Dataset, folder: Path, file: str) -> Path:
+    """Return the path of a published file after comparing its checksum."""
+    path = _existing(entry, folder / file)
+    _compare(entry, path, file_digest(path, "md5"))
+    return path
+
+
+def read_checked(entry: Dataset, folder: Path, file: str) -> bytes:
+    """Return the content of a published file; the bytes returned are the bytes checked."""
+    path = _existing(entry, folder / file)
+    data = path.read_bytes()
+    _compare(entry, path, hashlib.md5(data, usedforsecurity=False).hexdigest())
+    return data
+
+
+def _existing(entry: Dataset, path: Path) -> Path:
+    if not path.is_file():
+        raise DataError(
+            f"{path} is missing (MD5 {entry.files[path.name]})",
+            f"get it from {entry.page} and give its folder by --root, or add --download",
+        )
+    return path
+
+
+def _compare(entry: Dataset, path: Path, found: str) -> None:
+    expected = entry.files[path.name]
+    if found != expected:
+        raise DataError(
+            f"{path} is not the published file: its MD5 is {found}, not {expected}",
+            f"remove it and get it again from {entry.page}, or with --download",
+        )
+
+
+def download(entry: Dataset, root: Path, *, extra: bool = True) -> None:
+    """Fetch the publisher's files into `root`, unless they are there; none of them is read."""
+    if entry.bundled:
+        return
+    if not entry.downloads:
+        raise ConfigError(
+            f"{entry.name} may not be downloaded by a program: a person must agree to its terms",
+            f"get it from {entry.page} and give its folder by --root",
+        )
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _fetch(entry, root, extra)
+    except (OSError, RuntimeError) as error:
+        raise ResourceError(
+            f"{entry.name} could not be downloaded: {error}",
+            f"get it from {entry.page} by hand and give its folder by --root",
+        ) from None
+
+
+def _fetch(entry: Dataset, root: Path, extra: bool) -> None:
+    # Of torchvision only the download is used: its data sets unpickle what they fetched.
+    from torchvision.datasets import utils
+
+    for item in entry.downloads:
+        if item.extra and not extra:
+            continue
+        if not item.file.endswith(".tar.gz"):
+            utils.download_url(item.url, str(root), item.file, item.md5)
+        elif not _complete(entry, root / entry.folder):
+            utils.download_and_extract_archive(
+                item.url, str(root), filename=item.file, md5=item.md5
+            )
+
+
+def _complete(entry: Dataset, folder: Path) -> bool:
+    """Return True if every published file is in the folder, unchanged."""
+    files = {folder / file: md5 for file, md5 in entry.files.items()}
+    return all(path.is_file() and file_digest(path, "md5") == md5 for path, md5 in files.items())
