@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastssl.report import published
 from fastssl.report.cells import Cell
 from fastssl.report.run_metrics import Stat, class_accuracy, stat
-from fastssl.report.table import Entry, Table, mean_std
+from fastssl.report.table import Entry, Table, make_table, mean_std
 
 CLASSES = 30  # rows of the table; with more classes the worst and the best are shown
 
@@ -15,14 +15,14 @@ def class_table(cells: list[Cell], task: str) -> Table:
     members = [cell for cell in cells if cell.task == task and cell.used]
     means = {cell.name: class_means(cell) for cell in members}
     count = max((len(row) for row in means.values()), default=0)
-    shown, note = list(range(count)), "Accuracy on a class's test images at the best evaluation, %."
+    names = class_names(members[0], count) if members else []
+    table = make_table("classes", ["class", *means], [], task)
+    shown = list(range(count))
     if count > CLASSES:
         half = CLASSES // 2
         ranked = sorted(shown, key=lambda c: average(means, c))
         shown = [*ranked[:half], *ranked[-half:]]
-        note += f" {count:,} classes: the {half} worst and the {half} best are shown."
-    table = Table(f"classes-{task}", f"Accuracy by class: {task}", note, ["class", *means])
-    names = class_names(members[0], count) if members else []
+        table.note += f" {count:,} classes: the {half} worst and the {half} best are shown."
     for c in shown:
         row = [Entry(names[c])]
         for cell in members:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from fastssl.report.load import Run
 from fastssl.report.run_metrics import Stat
+
+TEXTS: dict[str, Any] = yaml.safe_load(
+    Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,14 @@ class Table:
     title: str
     note: str
     columns: list[str]
-    rows: list[list[Entry]] = field(default_factory=list)
+    rows: list[list[Entry]]
+
+
+def make_table(name: str, columns: list[str], rows: list[list[Entry]], task: str = "") -> Table:
+    """Return a table with the title and note of texts.yaml; one of several names its task."""
+    text = TEXTS["tables"][name]
+    id, title = (f"{name}-{task}", f"{text['title']}: {task}") if task else (name, text["title"])
+    return Table(id, title, text["note"], columns, rows)
 
 
 def mean_std(value: Stat | None, digits: int = 2, scale: float = 1.0) -> str:

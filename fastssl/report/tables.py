@@ -20,7 +20,7 @@ from fastssl.report.compare import (
 )
 from fastssl.report.load import Found, Run
 from fastssl.report.run_metrics import AT_BEST, Stat, run_metrics
-from fastssl.report.table import Entry, Table, mean_std
+from fastssl.report.table import Entry, Table, make_table, mean_std
 from fastssl.tracking.console import clock
 
 
@@ -32,14 +32,8 @@ def tasks(cells: list[Cell]) -> list[str]:
 def build(found: Found, cells: list[Cell]) -> list[Table]:
     """Return every table that has a row."""
     made = [
-        error_table(found, cells, "best_error", "Best error, %", "The lowest of all evaluations"),
-        error_table(
-            found,
-            cells,
-            "median_error",
-            "Median error of the last 20 evaluations, %",
-            "The error to expect if training stops without choosing the best evaluation",
-        ),
+        error_table(found, cells, "best_error"),
+        error_table(found, cells, "median_error"),
         *[convergence_table(cells, task) for task in tasks(cells)],
         reduction_table(cells),
         quality_table(cells),
@@ -58,10 +52,9 @@ def pivot(
     return [[Entry(name), *(entry(name, task) for task in tasks)] for name in dict.fromkeys(names)]
 
 
-def error_table(found: Found, cells: list[Cell], metric: str, title: str, what: str) -> Table:
+def error_table(found: Found, cells: list[Cell], metric: str) -> Table:
     """Return algorithms against tasks, with the published result below ours."""
     columns = list(dict.fromkeys([*tasks(cells), *(gap.task for gap in found.missing)]))
-    note = f"{what}; mean ± sample standard deviation over seeds, (n of m) where not all count."
     by_name = {(cell.name, cell.task): cell for cell in cells}
     # A gap with a sibling is counted in the sibling's cell. Of several, a failure is shown.
     gaps = sorted((gap for gap in found.missing if not gap.sibling), key=lambda gap: bool(gap.exit))
@@ -72,7 +65,7 @@ def error_table(found: Found, cells: list[Cell], metric: str, title: str, what: 
         return compared(cell, metric) if cell else Entry(texts.get((name, task), ""))
 
     names = [cell.name for cell in cells] + [gap.variant for gap in gaps]
-    return Table(metric, title, note, ["algorithm", *columns], pivot(names, columns, entry))
+    return make_table(metric, ["algorithm", *columns], pivot(names, columns, entry))
 
 
 def compared(cell: Cell, metric: str, digits: int = 2) -> Entry:
@@ -96,20 +89,15 @@ def convergence_table(cells: list[Cell], task: str) -> Table:
     """Return steps and time to given accuracies, FixMatch's final one among them."""
     members = [cell for cell in cells if cell.task == task and cell.used]
     goals = levels(members)
-    table = Table(
-        f"convergence-{task}",
-        f"Steps and time to reach an accuracy: {task}",
-        "Step of the first evaluation at or above the accuracy, and below it the time; means over "
-        "the seeds that reach it (n of m where not all do). FixMatch's final accuracy is the mean "
-        "of its last evaluations.",
-        ["algorithm"],
-    )
+    columns = ["algorithm"]
     for goal in goals:
-        table.columns += [goal.text, "of FixMatch's steps"] if goal.steps else [goal.text]
-    for cell in members if goals else []:
-        entries = [entry for goal in goals for entry in convergence_entries(goal, cell)]
-        table.rows.append([Entry(cell.name), *entries])
-    return table
+        columns += [goal.text, "of FixMatch's steps"] if goal.steps else [goal.text]
+    rows = [
+        [Entry(cell.name), *(entry for goal in goals for entry in convergence_entries(goal, cell))]
+        for cell in members
+        if goals
+    ]
+    return make_table("convergence", columns, rows, task)
 
 
 def convergence_entries(level: Level, cell: Cell) -> list[Entry]:
@@ -143,13 +131,8 @@ def reduction_table(cells: list[Cell]) -> Table:
 
     names = [cell.name for cell in cells if cell.name != FIXMATCH]
     rows = pivot(names, tasks(cells), entry)
-    return Table(
-        "reduction",
-        "Relative error reduction over FixMatch, %",
-        "(FixMatch - algorithm) / FixMatch, of the mean best errors; negative is worse.",
-        ["algorithm", *tasks(cells)],
-        [row for row in rows if any(entry.text for entry in row[1:])],
-    )
+    shown = [row for row in rows if any(entry.text for entry in row[1:])]
+    return make_table("reduction", ["algorithm", *tasks(cells)], shown)
 
 
 def cell_rows(cells: list[Cell], entries: Callable[[Cell], list[Entry]]) -> list[list[Entry]]:
@@ -168,14 +151,8 @@ def quality_table(cells: list[Cell]) -> Table:
             return Entry(mean_std(value, digits))
         return compared(cell, metric, digits)
 
-    return Table(
-        "quality",
-        "Precision, recall, F1, AUC, top-5",
-        "At the best evaluation; means over classes. A dash: not defined (top-5 needs more than "
-        "five classes, AUC is left out above 100).",
-        ["task", "algorithm", *heads],
-        cell_rows(cells, lambda cell: [entry(cell, metric) for metric in AT_BEST]),
-    )
+    rows = cell_rows(cells, lambda cell: [entry(cell, metric) for metric in AT_BEST])
+    return make_table("quality", ["task", "algorithm", *heads], rows)
 
 
 def speed_table(cells: list[Cell]) -> Table:
@@ -191,20 +168,14 @@ def speed_table(cells: list[Cell]) -> Table:
         ]
         return [Entry(text) for text in texts]
 
-    return Table(
-        "speed",
-        "Speed",
-        "Means over seeds. A step: the median over the last intervals of a run, evaluations "
-        "excluded. Waiting: share of the training time in which the step waited for data.",
-        ["task", "algorithm", "seconds a step", "images/s", "waiting, %", "whole run"],
-        cell_rows(cells, entries),
-    )
+    heads = ["task", "algorithm", "seconds a step", "images/s", "waiting, %", "whole run"]
+    return make_table("speed", heads, cell_rows(cells, entries))
 
 
 def runs_table(cells: list[Cell]) -> Table:
     """Return every run with a link to its folder."""
     heads = ["run", "task", "algorithm", "seed", "state", "steps", "best", "median", "last"]
-    table = Table("runs", "Runs", "Errors in percent.", [*heads, "time", "evaluations"])
+    rows: list[list[Entry]] = []
     for cell in cells:
         for run in cell.runs:
             row = run_metrics(run)
@@ -219,8 +190,8 @@ def runs_table(cells: list[Cell]) -> Table:
                 "-" if row["seconds"] is None else clock(row["seconds"]),
                 f"{row['evaluations']:,}",
             ]
-            table.rows.append([Entry(run.name, run=run), *map(Entry, texts)])
-    return table
+            rows.append([Entry(run.name, run=run), *map(Entry, texts)])
+    return make_table("runs", [*heads, "time", "evaluations"], rows)
 
 
 def machines_table(runs: list[Run]) -> Table:
@@ -237,14 +208,9 @@ def machines_table(runs: list[Run]) -> Table:
         )
 
     counts = Counter(machine(run.environment) for run in runs)
-    return Table(
-        "machines",
-        "What the runs ran on",
-        "As each run recorded at its start; + is a checkout with uncommitted changes.",
-        ["processor", "cores", "torch", "commit", "runs"],
-        [
-            [*(Entry(text or "-") for text in texts), Entry(str(count))]
-            for texts, count in sorted(counts.items())
-            if any(texts)
-        ],
-    )
+    rows = [
+        [*(Entry(text or "-") for text in texts), Entry(str(count))]
+        for texts, count in sorted(counts.items())
+        if any(texts)
+    ]
+    return make_table("machines", ["processor", "cores", "torch", "commit", "runs"], rows)
