@@ -1,4 +1,4 @@
-"""Run folders as training writes them, with plausible numbers and no training."""
+"""Run folders as training writes them, with plausible numbers but without training."""
 
 import json
 import random
@@ -9,7 +9,7 @@ import yaml
 
 from fastssl.config.resolve import load
 
-TRUSTING = ("fixmatch", "flexmatch", "uda", "flexuda", "pseudolabel", "flexpl")
+PSEUDO_LABELING = ("fixmatch", "flexmatch", "uda", "flexuda", "pseudolabel", "flexpl")
 FINAL = {"flexmatch": 5.0, "flexuda": 5.5, "fixmatch": 8.0, "uda": 10.0, "supervised": 40.0}
 
 
@@ -26,7 +26,7 @@ def write_run(
     changes: dict[str, Any] | None = None,
     confusion: bool = False,
 ) -> list[dict[str, Any]]:
-    """Write a run folder and return the lines of its metrics; `changes` go to config.yaml as is."""
+    """Write a run folder and return its metrics; `changes` go to config.yaml unchecked."""
     resolved = load(config, {"steps": 1000, "log_every": 1000 // logs, **(keys or {})})
     values = {**resolved.as_dict(), **(changes or {})}
     folder.mkdir(parents=True)
@@ -63,7 +63,7 @@ def progress(values: dict[str, Any], step: int) -> float:
 def train_line(values: dict[str, Any], step: int, classes: int, draw: random.Random) -> Any:
     far = progress(values, step)
     line = {"step": step, "kind": "train", "loss": 3 - 2.5 * far + 0.1 * draw.random()}
-    if values["algorithm"] in TRUSTING:
+    if values["algorithm"] in PSEUDO_LABELING:
         shares = [min(1.0, far * (0.8 + 0.2 * draw.random())) for _ in range(classes)]
         line |= {"trusted": far, "pseudo/coverage": far, "pseudo/accuracy": 0.5 + 0.45 * far}
         line |= {"pseudo_class_coverage": shares, "pseudo_class_accuracy": shares[::-1]}

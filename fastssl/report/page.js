@@ -2,8 +2,8 @@
 // (textContent), never as markup.
 (() => {
   const { plots } = JSON.parse(document.getElementById("data").textContent);
-  const { add, plain, clock, style, span, ticks, tell, alone } = parts;
-  const places = {};
+  const { add, plain, clock, style, span, ticks, showTip, standalone } = parts;
+  const colorIndices = {}; // by kind of plot: name → index of its color
 
   class Plot {
     constructor(section) {
@@ -26,10 +26,10 @@
     get choice() { return this.plot.choices[this.chosen]; }
     get lines() {
       const { x, t, series } = this.choice;
-      return series.map((item) => ({ x, t, ...item, place: this.placeOf(item.name) }));
+      return series.map((item) => ({ x, t, ...item, color: this.colorIndex(item.name) }));
     }
-    placeOf(name) { // one name, one colour, in all plots of a kind
-      const known = places[this.plot.by] ??= new Map();
+    colorIndex(name) { // one name has one color in all plots of a kind
+      const known = colorIndices[this.plot.by] ??= new Map();
       if (!known.has(name)) known.set(name, known.size);
       return known.get(name);
     }
@@ -126,13 +126,13 @@
         .style.stroke = "var(--text)";
       this.answer.textContent = Number.isNaN(goal) ? "" : this.reach(goal);
       this.box = box;
-      this.svg.onpointermove = (event) => this.hover(this.place(event)[0]);
+      this.svg.onpointermove = (event) => this.hover(this.position(event)[0]);
       this.svg.setAttribute("tabindex", 0);
       this.svg.onkeydown = (event) => this.walk(event);
     }
 
     drawLine(line) {
-      const { color, dash } = style(line.place), xs = line[this.axis] || [];
+      const { color, dash } = style(line.color), xs = line[this.axis] || [];
       const known = xs.map((x, n) => n).filter((n) => xs[n] !== null && line.y[n] !== null);
       const at = (n, values) => `${this.px(xs[n]).toFixed(1)},${this.py(values[n]).toFixed(1)}`;
       if (line.lo && known.length > 1) {
@@ -150,15 +150,15 @@
     }
 
     reach(goal) {
-      const told = this.visible.map((line) => {
+      const steps = this.visible.map((line) => {
         const n = line.y.findIndex((y) => y !== null && y >= goal);
         const time = n >= 0 && line.t && line.t[n] !== null ? ` (${clock(line.t[n])})` : "";
         return `${line.name}: ${n < 0 ? "not reached" : `step ${plain(line.x[n])}${time}`}`;
       });
-      return `${goal} % is reached, by the mean curve: ${told.join("; ")}`;
+      return `${goal} % is reached, by the mean curve: ${steps.join("; ")}`;
     }
 
-    place(event) {
+    position(event) { // of the pointer, in the coordinates of the SVG
       const box = this.svg.getBoundingClientRect();
       return [(event.clientX - box.left) * this.width / box.width,
         (event.clientY - box.top) * this.height / box.height];
@@ -179,7 +179,7 @@
       for (const line of this.visible) {
         const n = nearest(line[this.axis] || []);
         if (n < 0 || line.y[n] === null || Math.abs(this.px(line[this.axis][n]) - px) > 12) continue;
-        const { color } = style(line.place);
+        const { color } = style(line.color);
         add(this.marks, "circle", { cx: this.px(line[this.axis][n]), cy: this.py(line.y[n]), r: 3.5,
           fill: color });
         const span = line.lo ? ` (${plain(line.lo[n])} to ${plain(line.hi[n])})` : "";
@@ -187,20 +187,20 @@
       }
       rows.sort((a, b) => b[0] - a[0]);
       const head = this.axis === "x" ? `step ${plain(this.x)}` : clock(this.x);
-      this.tell(px, this.box.top, head, rows.map(([, text, color]) => [text, color]));
+      this.showTip(px, this.box.top, head, rows.map(([, text, color]) => [text, color]));
     }
 
     walk(event) {
-      const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!way) return;
+      const direction = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!direction) return;
       event.preventDefault();
       const xs = [...new Set(this.visible.flatMap((line) => line[this.axis] || []))]
         .filter((x) => x !== null).sort((a, b) => a - b);
       const n = xs.indexOf(this.x);
-      this.hover(this.px(xs[Math.min(xs.length - 1, Math.max(0, n < 0 ? 0 : n + way))]));
+      this.hover(this.px(xs[Math.min(xs.length - 1, Math.max(0, n < 0 ? 0 : n + direction))]));
     }
 
-    tell(px, py, head, rows) { tell(this.tip, this.width, px, py, head, rows); }
+    showTip(px, py, head, rows) { showTip(this.tip, this.width, px, py, head, rows); }
 
     leave() {
       this.tip.hidden = true;
@@ -219,7 +219,7 @@
         const shown = !this.hidden.has(name);
         const button = add(this.legend, "button", { type: "button", "aria-pressed": shown });
         const { color, dash } = style(
-          this.plot.kind === "lines" ? this.placeOf(name) : this.groups.indexOf(name));
+          this.plot.kind === "lines" ? this.colorIndex(name) : this.groups.indexOf(name));
         add(button, "i").style.background = !dash ? color
           : `repeating-linear-gradient(90deg, ${color} 0 5px, transparent 5px 8px)`;
         add(button, "span", {}, name);
@@ -234,7 +234,7 @@
     save() {
       this.leave();
       const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([alone(this.svg)], { type: "image/svg+xml" }));
+      link.href = URL.createObjectURL(new Blob([standalone(this.svg)], { type: "image/svg+xml" }));
       link.download = `${this.plot.id}-${this.choice.name}`.replace(/[^\w.=-]+/g, "-") + ".svg";
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 1000);

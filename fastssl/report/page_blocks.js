@@ -27,7 +27,7 @@ const blocks = (() => {
       }
       plot.write(plot.px(bar.y + (bar.err || 0)) + 6, y + 16, plain(bar.y), "start", false);
       const spread = bar.err ? ` ± ${plain(bar.err)}` : "";
-      mark.onpointermove = (event) => plot.tell(plot.place(event)[0], Math.max(0, y - 40), bar.name,
+      mark.onpointermove = (event) => plot.showTip(plot.position(event)[0], Math.max(0, y - 40), bar.name,
         [[`${plain(bar.y)}${spread} ${plot.plot.unit}`, color]]);
     });
   }
@@ -52,15 +52,15 @@ const blocks = (() => {
       const text = plot.write(left + middle, top + side + 16, name, slanted ? "end" : "middle");
       if (slanted) text.setAttribute("transform", `rotate(-45 ${left + middle} ${top + side + 16})`);
     }
-    plot.write(left, plot.height - 6, "guess; at the left the true class", "start");
+    plot.write(left, plot.height - 6, "prediction; at the left the true class", "start");
   }
 
   function square(plot, { x, y, left, top, cell, number, share }) {
     const { names } = plot.choice;
     const mark = add(plot.svg, "rect", { x: left, y: top, class: "curve", width: cell, height: cell,
       style: `fill: rgba(var(--heat), ${share.toFixed(3)}); stroke: var(--line); stroke-width: 0.5` });
-    mark.onpointermove = () => plot.tell(left + cell, top, `true class ${names[y]}`,
-      [[`guess ${names[x]}: ${plain(number)} (${plain(100 * share)} %)`, null]]);
+    mark.onpointermove = () => plot.showTip(left + cell, top, `true class ${names[y]}`,
+      [[`predicted ${names[x]}: ${plain(number)} (${plain(100 * share)} %)`, null]]);
     if (cell < 26 || share < 0.005) return;
     add(plot.svg, "text", { x: left + cell / 2, y: top + cell / 2 + 4, "text-anchor": "middle",
       style: `pointer-events: none; fill: var(${share > 0.5 ? "--back" : "--text"})` },

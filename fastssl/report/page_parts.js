@@ -1,5 +1,5 @@
 "use strict";
-// Small parts that every plot needs: elements, numbers, colours and ticks.
+// Small parts that every plot needs: elements, numbers, colors and ticks.
 const parts = (() => {
   const COLORS = ["#3b82c4", "#d9730d", "#2f9e6b", "#c2478f", "#8a63d2", "#b8860b", "#17a2b8",
     "#d64545", "#6b8e23", "#7a7f87"];
@@ -24,10 +24,10 @@ const parts = (() => {
     return s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)}`
       : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
   };
-  const style = (place) => ({ color: COLORS[place % COLORS.length],
-    dash: DASHES[Math.floor(place / COLORS.length) % DASHES.length] });
+  const style = (index) => ({ color: COLORS[index % COLORS.length],
+    dash: DASHES[Math.floor(index / COLORS.length) % DASHES.length] });
 
-  function pace(low, high, wanted) { // a round distance between two ticks
+  function pace(low, high, wanted) { // returns a round distance between two ticks
     const raw = (high - low) / wanted || 1, power = 10 ** Math.floor(Math.log10(raw));
     return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw * (1 - 1e-9));
   }
@@ -45,7 +45,7 @@ const parts = (() => {
   }
 
   // Show a box of text beside a point, on the side where there is room.
-  function tell(tip, width, px, py, head, rows) {
+  function showTip(tip, width, px, py, head, rows) {
     tip.replaceChildren();
     add(tip, "b", {}, head);
     for (const [text, color] of rows.slice(0, TIP_LINES)) {
@@ -60,8 +60,8 @@ const parts = (() => {
     tip.style.transform = `translate(${left}px, ${py}px)`;
   }
 
-  // Return the text of an SVG that stands by itself: the page's colours written out.
-  function alone(svg) {
+  // Return the text of an SVG that needs no style sheet: the page's colors are written out.
+  function standalone(svg) {
     const look = getComputedStyle(document.documentElement);
     const copy = svg.cloneNode(true);
     copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
@@ -69,5 +69,5 @@ const parts = (() => {
       .replace(/var\((--[a-z]+)\)/g, (whole, name) => look.getPropertyValue(name).trim());
   }
 
-  return { add, plain, clock, style, span, ticks, tell, alone, COLORS };
+  return { add, plain, clock, style, span, ticks, showTip, standalone, COLORS };
 })();

@@ -1,4 +1,4 @@
-"""The tables of a report, as data; every format writes them in its own way."""
+"""The tables of a report, as data; `page` and `formats` write them."""
 
 from __future__ import annotations
 

@@ -66,9 +66,9 @@ PathFinder.find_spec = find_spec
 
 
 def start(folder: Path, **more: str) -> subprocess.Popen:
-    words = ["sweep", str(folder / "tiny.yaml"), "--out", str(folder / "runs"), "--jobs", "2"]
+    arguments = ["sweep", str(folder / "tiny.yaml"), "--out", str(folder / "runs"), "--jobs", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **more}
-    line = [sys.executable, "-m", "fastssl", *words]
+    line = [sys.executable, "-m", "fastssl", *arguments]
     return subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -102,11 +102,11 @@ def start_and_kill(folder: Path, number: int, count: int) -> None:
         # A sweep passes SIGTERM on; when it is killed, the kernel sends SIGTERM to its cells.
         wait_until(lambda: logs(folder).count(STOPPING) > before)
         hold.unlink()
-        told = process.communicate(timeout=300)[1]
+        printed = process.communicate(timeout=300)[1]
     finally:
         process.kill()
         hold.unlink(missing_ok=True)
-    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), told
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), printed
 
 
 def sweep_and_kill(folder: Path, steps: int, axes: str, kills: list[tuple[int, int]]) -> Path:
@@ -117,8 +117,8 @@ def sweep_and_kill(folder: Path, steps: int, axes: str, kills: list[tuple[int, i
         start_and_kill(folder, number, count)
         assert len(finished(runs)) < len(grid.read(folder / "tiny.yaml")[1])
     last = start(folder)
-    told = last.communicate(timeout=600)[1]
-    assert last.returncode == 0, told
+    printed = last.communicate(timeout=600)[1]
+    assert last.returncode == 0, printed
     assert len(finished(runs)) == len(grid.read(folder / "tiny.yaml")[1])
     assert logs(folder).count("interrupted and saved") >= len(kills)
     return runs
@@ -131,15 +131,15 @@ def finished(runs: Path) -> list[Path]:
 
 
 def check_runs(runs: Path, steps: int, out: Path) -> None:
-    """Every run is whole, and the report says what its metrics say."""
+    """Every run is whole, and the report agrees with its metrics."""
     report.write([runs], out)
-    told = {row["run"]: row for row in json.loads(out.read_text())["runs"]}
+    rows = {row["run"]: row for row in json.loads(out.read_text())["runs"]}
     for folder in sorted(path.parent for path in runs.glob("*/summary.json")):
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         errors = [line["error"] for line in lines if line["kind"] == "eval"]
         trained = [line["step"] for line in lines if line["kind"] == "train"]
         assert trained == list(range(1, steps + 1))
-        row = told[folder.name]
+        row = rows[folder.name]
         assert row["status"] == "finished"
         assert row["best_error"] == min(errors)
         assert row["median_error"] == statistics.median(errors[-20:])
@@ -162,8 +162,8 @@ def check_page(driver, page: Path, width: int, height: int, dark: bool) -> None:
         name = plot.get_attribute("data-plot")
         drawn = driver.execute_script(DRAWN, plot)
         assert drawn["curves"] > 0, f"{name} is empty"
-        assert drawn["finite"], f"{name} has a point nowhere"
-        assert driver.execute_script(HOVER, plot).strip(), f"{name}: hover says nothing"
+        assert drawn["finite"], f"{name} has a point without coordinates"
+        assert driver.execute_script(HOVER, plot).strip(), f"{name}: hover shows nothing"
         shown = driver.execute_script(HIDE, plot)
         if shown is not None:  # a plot without a legend
             assert shown["hidden"] < drawn["curves"], f"{name}: the legend hides nothing"
@@ -217,7 +217,7 @@ def check_tools(driver) -> None:
 
 
 def check_print(driver) -> None:
-    """On paper a plot says what it shows, on white, and has no buttons."""
+    """On paper a plot is labeled with its choice, on white, and has no buttons."""
     dark = {"name": "prefers-color-scheme", "value": "dark"}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [dark]})
     back = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
@@ -236,26 +236,26 @@ arguments[0].querySelector("button.save").click();
 
 
 def check_screens(folder: Path, runs: Path) -> None:
-    """Open the report of a sweep as on a phone and on a desk; keep a picture of each."""
+    """Open the report of a sweep as on a phone and on a desk; keep a screenshot of each."""
     report.write([runs], runs / "report.html")
     with browser(folder) as driver:
         for (width, height), dark in zip(SCREENS, (False, True), strict=True):
             check_page(driver, runs / "report.html", width, height, dark)
-            check_picture(driver, folder / f"report-{width}.png", width, height)
+            check_screenshot(driver, folder / f"report-{width}.png", width, height)
         check_tools(driver)
         check_print(driver)
         assert driver.find_elements("css selector", "#confusion rect.curve")
 
 
-def check_picture(driver, path: Path, width: int, height: int) -> None:
+def check_screenshot(driver, path: Path, width: int, height: int) -> None:
     """Save what the screen shows of a plot; it must be no empty page."""
     driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")
     assert driver.save_screenshot(str(path))
-    with Image.open(path) as picture:
-        assert picture.size == (width, height)
-        colours = picture.convert("RGB").getcolors(width * height)
-    assert len(colours) > 20, f"{path.name} shows next to nothing"
-    assert max(count for count, _ in colours) < 0.98 * width * height
+    with Image.open(path) as image:
+        assert image.size == (width, height)
+        colors = image.convert("RGB").getcolors(width * height)
+    assert len(colors) > 20, f"{path.name} shows next to nothing"
+    assert max(count for count, _ in colors) < 0.98 * width * height
 
 
 @needs_chromium

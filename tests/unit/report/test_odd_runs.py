@@ -15,7 +15,7 @@ from tests.unit.report.test_report import read, write_grid
 EVIL = "<script>alert(\"x\")</script> & 'y'"
 
 
-def test_names_are_escaped_wherever_they_stand(tmp_path):
+def test_names_are_escaped_everywhere(tmp_path):
     write_run(tmp_path / "runs" / "a", changes={"data": EVIL})
     write_run(tmp_path / "runs" / "<b>&")
     page = read(tmp_path / "runs", "html")
@@ -30,17 +30,17 @@ def test_names_are_escaped_wherever_they_stand(tmp_path):
     assert {row["data"] for row in rows} == {EVIL, "digits"}
 
 
-def test_classes_have_the_names_that_the_run_noted(tmp_path):
+def test_classes_have_the_names_that_the_run_recorded(tmp_path):
     write_run(tmp_path / "a", changes={"data": "own"}, classes=2)
-    place = tmp_path / "a" / "environment.json"
-    place.write_text(json.dumps({"class_names": ["cat & co", EVIL]}))
+    path = tmp_path / "a" / "environment.json"
+    path.write_text(json.dumps({"class_names": ["cat & co", EVIL]}))
     page = read(tmp_path, "html")
     assert "cat &amp; co" in page and escape(EVIL) in page and "<script>alert" not in page
-    place.write_text(json.dumps({"class_names": ["cat & co"]}))  # not as many as the metrics have
+    path.write_text(json.dumps({"class_names": ["cat & co"]}))  # not as many as the metrics have
     assert "cat &amp; co" not in read(tmp_path, "html")
 
 
-def test_failed_missing_running_short_and_damaged_runs_are_told(tmp_path):
+def test_failed_missing_running_short_and_damaged_runs_are_reported(tmp_path):
     write_grid(tmp_path, seeds=2)
     keys = {"algorithm": "fixmatch", "labels": 40}
     write_run(tmp_path / "failed", {**keys, "seed": 5}, status="failed", until=0.4)
@@ -54,7 +54,7 @@ def test_failed_missing_running_short_and_damaged_runs_are_told(tmp_path):
     cells_ += [{**cells_[0], "name": "40-vat-s0", "algorithm": "vat", "exit": 3}, 7]
     (tmp_path / "sweep.json").write_text(json.dumps({"cells": cells_}))
     notes = "\n".join(json.loads(read(tmp_path))["notes"])
-    for words in (
+    for note in (
         "failed with exit 4: loss is not finite at step 7",
         "stopped: interrupted at step 300",
         "new: unfinished at step 0",
@@ -67,7 +67,7 @@ def test_failed_missing_running_short_and_damaged_runs_are_told(tmp_path):
         "other can't be read",
         "list can't be read",
     ):
-        assert words in notes
+        assert note in notes
     page = read(tmp_path, "html")
     assert ">missing<" in page and ">failed (exit 3)<" in page
 
@@ -104,7 +104,7 @@ def test_one_seed_two_classes_and_a_thousand(tmp_path):
         assert choice["note"] == (many if "birds" in choice["name"] else "")
 
 
-def test_what_holds_for_many_runs_is_told_once(tmp_path):
+def test_a_note_on_many_runs_is_written_once(tmp_path):
     for seed in range(3):
         write_run(tmp_path / f"s{seed}", {"seed": seed}, status="failed", until=0.4)
     notes = json.loads(read(tmp_path))["notes"]
@@ -113,8 +113,8 @@ def test_what_holds_for_many_runs_is_told_once(tmp_path):
 
 def test_a_lone_run_folder_is_a_report_too(tmp_path):
     write_run(tmp_path / "mine")
-    told = report.write([tmp_path / "mine"], tmp_path / "r.html")
-    assert "1 run in 1 cells" in told
+    written = report.write([tmp_path / "mine"], tmp_path / "r.html")
+    assert "1 run in 1 cells" in written
     with pytest.raises(DataError, match="does not exist"):
         report.write([tmp_path / "nothing"], tmp_path / "r.html")
     (tmp_path / "empty").mkdir()
@@ -127,7 +127,7 @@ def test_a_lone_run_folder_is_a_report_too(tmp_path):
     assert report.write([tmp_path / "mine"], tmp_path / "r.txt", "csv")
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path):
+def test_runs_of_one_name_get_unique_names(tmp_path):
     write_run(tmp_path / "a" / "x")
     write_run(tmp_path / "b" / "x", {"seed": 1})
     out = tmp_path / "r.json"
@@ -164,7 +164,7 @@ DEEP = "[" * 100_000
         ("metrics.jsonl", '{"step": true, "kind": "eval", "error": 5}\n'),
     ],
 )
-def test_a_damaged_file_costs_no_other_run(tmp_path, file, text):
+def test_a_damaged_file_affects_no_other_run(tmp_path, file, text):
     write_run(tmp_path / "bad")
     write_run(tmp_path / "good", {"seed": 1})
     (tmp_path / "bad" / file).write_text(text)
@@ -173,7 +173,7 @@ def test_a_damaged_file_costs_no_other_run(tmp_path, file, text):
 
 
 @pytest.mark.parametrize("every", [0.5, 0, -1, "often", [1], 1e300])
-def test_a_report_stands_any_log_every(tmp_path, every):
+def test_a_report_survives_any_log_every(tmp_path, every):
     write_run(tmp_path / "a")
     path = tmp_path / "a" / "config.yaml"
     path.write_text(re.sub("log_every: .*", f"log_every: {every}", path.read_text()))
@@ -181,7 +181,7 @@ def test_a_report_stands_any_log_every(tmp_path, every):
     assert row["steps"] == 1000
 
 
-def test_a_report_stands_a_list_for_a_number(tmp_path):
+def test_a_report_survives_a_list_instead_of_a_number(tmp_path):
     write_run(tmp_path / "a", changes={"labels": [4], "seed": []})
     path = tmp_path / "a" / "config.yaml"
     path.write_text(path.read_text().replace("steps: 1000", "steps: []"))
@@ -192,11 +192,11 @@ def test_a_report_stands_a_list_for_a_number(tmp_path):
     "text",
     ["1: 2\n", "2001-01-01: 2\n", "lr2: {1: 2, a: 3}\n", "lr2: 2001-01-01\n", f"x: {DEEP}\n"],
 )
-def test_a_config_with_odd_keys_is_left_out_and_told(tmp_path, text):
+def test_a_config_with_odd_keys_is_left_out_and_reported(tmp_path, text):
     write_run(tmp_path / "good")
     write_run(tmp_path / "bad", {"seed": 1})
     path = tmp_path / "bad" / "config.yaml"
     path.write_text(path.read_text() + text)
-    told = json.loads(read(tmp_path))
-    assert [row["run"] for row in told["runs"]] == ["good"]
-    assert "bad can't be read and is left out" in "\n".join(told["notes"])
+    written = json.loads(read(tmp_path))
+    assert [row["run"] for row in written["runs"]] == ["good"]
+    assert "bad can't be read and is left out" in "\n".join(written["notes"])

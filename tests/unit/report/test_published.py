@@ -16,7 +16,7 @@ def entries(metric):
 
 
 @pytest.mark.parametrize("metric", published.METRICS)
-def test_every_published_figure_belongs_to_something_we_can_train(metric):
+def test_every_published_result_belongs_to_something_we_can_train(metric):
     for table, algorithm, column, value in entries(metric):
         data, _, labels = column.partition("-")
         assert algorithm in ALGORITHMS
@@ -33,7 +33,7 @@ def test_table_1_and_the_appendix_are_whole():
     assert sum(1 for _ in entries("f1")) == 12
 
 
-def test_a_figure_is_found_by_its_cell():
+def test_a_published_result_is_found_by_its_cell():
     found = published.find("best_error", "flexmatch", "cifar10", 40)
     assert (found.mean, found.std, found.where) == (4.97, 0.06, "table 1")
     assert published.find("best_error", "vat", "stl10", 250).where == "table 10"
@@ -45,7 +45,7 @@ def test_a_figure_is_found_by_its_cell():
     assert published.find("median_error", "flexmatch", "svhn", 40).mean == 20.81
 
 
-def test_a_setting_that_is_not_the_default_has_its_own_figure_or_none():
+def test_a_setting_that_is_not_the_default_has_its_own_result_or_none():
     balance = {"algo.class_balance": 1.0}
     assert published.find("best_error", "fixmatch", "cifar10", 40, balance).mean == 7.16
     other = {"algo.threshold": 0.9}
@@ -64,7 +64,7 @@ def test_claims_and_classes():
     )
 
 
-def test_every_claim_is_set_beside_our_figures():
+def test_every_claim_is_shown_beside_our_results():
     folder = Path(report.__file__).parent
     text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
     unread = [name for name in published.paper()["claims"] if f'"{name}"' not in text]

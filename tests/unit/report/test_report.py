@@ -62,7 +62,7 @@ def test_the_best_is_chosen_by_validation_where_there_is_one(tmp_path):
     assert run_metrics.best_line(found).step == evaluated[1]["step"]
 
 
-def test_convergence_tells_steps_time_and_the_share_of_fixmatch(tmp_path):
+def test_convergence_shows_steps_time_and_the_share_of_fixmatch(tmp_path):
     lines = write_grid(tmp_path, seeds=2)
     last = [lines[f"40-fixmatch-s{seed}"][-1]["error"] for seed in range(2)]
     goal = 100 - sum(last) / 2
@@ -106,12 +106,12 @@ def test_relative_reduction_is_of_the_mean_best_errors(tmp_path):
         ((0.99, 0.001), (0.95, None), "f1", "better"),
     ],
 )
-def test_what_differs_by_two_deviations_is_marked(ours, paper, metric, mark):
+def test_a_difference_of_two_deviations_is_marked(ours, paper, metric, mark):
     result = PublishedResult(*paper, "table 1")
     assert compare.differs(run_metrics.Stat(*ours, 3), result, metric) == mark
 
 
-def test_a_report_sets_ours_beside_the_papers_and_says_where_settings_differ(tmp_path):
+def test_a_report_shows_published_results_and_names_settings_that_differ(tmp_path):
     for seed in range(3):
         write_run(tmp_path / str(seed), {"seed": seed, "labels": 40}, config="cifar10")
         keys = {"seed": seed, "labels": 40, "algo.mapping": "linear"}
@@ -134,23 +134,23 @@ def test_a_report_sets_ours_beside_the_papers_and_says_where_settings_differ(tmp
         ({"validation": 0.1}, "validation 0.1 instead of 0.0"),
     ],
 )
-def test_a_setting_that_all_runs_share_is_told_beside_the_papers_figure(tmp_path, keys, note):
+def test_a_setting_that_all_runs_share_is_noted_beside_the_published_result(tmp_path, keys, note):
     same = {"steps": 2**20, "log_every": 2**18, "precision": "bf16", "device": "cpu"}
     for seed in range(2):
         write_run(tmp_path / str(seed), {**same, **keys, "seed": seed}, config="cifar10", evals=2)
-    told = json.loads(read(tmp_path))
-    assert told["cells"][0]["published_best_error"] == 4.97
-    about = [text for text in told["notes"] if "not the paper's settings" in text]
+    written = json.loads(read(tmp_path))
+    assert written["cells"][0]["published_best_error"] == 4.97
+    about = [text for text in written["notes"] if "not the paper's settings" in text]
     assert about == [f"cifar10, 40 labels: flexmatch: not the paper's settings ({note})"]
 
 
-def test_a_report_tells_what_the_runs_ran_on(tmp_path):
+def test_a_report_lists_what_the_runs_ran_on(tmp_path):
     for seed, commit in enumerate(("abc", "abc", "def+", None)):
         write_run(tmp_path / str(seed), {"seed": seed})
         if commit:
-            facts = {"processor": "A <chip>", "cores": 2, "versions": {"torch": "2.9"}}
-            place = tmp_path / str(seed) / "environment.json"
-            place.write_text(json.dumps({**facts, "commit": commit}))
+            machine = {"processor": "A <chip>", "cores": 2, "versions": {"torch": "2.9"}}
+            path = tmp_path / str(seed) / "environment.json"
+            path.write_text(json.dumps({**machine, "commit": commit}))
     (table,) = (
         table
         for table in report.make([tmp_path], tmp_path / "r.html").tables
@@ -209,7 +209,7 @@ def test_a_confusion_matrix_is_shown_where_it_is_whole(tmp_path):
     assert choice["names"] == [str(digit) for digit in range(10)]
 
 
-def test_seeds_and_variants_that_are_missing_stand_in_the_tables(tmp_path):
+def test_missing_seeds_and_variants_are_shown_in_the_tables(tmp_path):
     book = []
     for mapping in ("convex", "linear", "concave"):
         for seed in range(3):
@@ -229,7 +229,7 @@ def test_seeds_and_variants_that_are_missing_stand_in_the_tables(tmp_path):
     assert rows["flexmatch mapping=concave"] == "failed (exit 5)"
 
 
-def test_a_figure_of_runs_that_did_not_end_is_marked_as_such(tmp_path):
+def test_a_result_of_unfinished_runs_is_marked_as_unfinished(tmp_path):
     keys = {"labels": 40, "algorithm": "flexmatch"}
     write_run(tmp_path / "a", keys, config="cifar10", status="failed", until=0.5)
     entry = report.make([tmp_path], tmp_path / "r.html").tables[0].rows[0][1]
@@ -237,13 +237,13 @@ def test_a_figure_of_runs_that_did_not_end_is_marked_as_such(tmp_path):
     assert (entry.below, entry.mark) == ("paper 4.97 ± 0.06", "")
 
 
-def test_numbers_stand_at_the_right_though_some_were_not_reached():
+def test_numbers_are_aligned_right_though_some_were_not_reached():
     rows = [[Entry("a"), Entry("b"), Entry("not reached")] for _ in range(3)]
     table = Table("id", "title", "", ["", "", ""], [*rows, [Entry("a"), Entry("-"), Entry("1")]])
     assert text_columns(table) == [True, True, False]
 
 
-def test_the_time_of_a_step_forgets_evaluations_and_the_first_steps(tmp_path):
+def test_the_time_of_a_step_leaves_out_evaluations_and_the_first_steps(tmp_path):
     write_run(tmp_path / "a", evals=2)
     path = tmp_path / "a" / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -268,7 +268,7 @@ def test_curves_are_means_over_the_runs_that_got_so_far(tmp_path):
     assert len(curves.thin(list(range(1000)), 200)) == 200
 
 
-def test_a_hundred_runs_of_200_evaluations_are_a_small_page_made_soon(tmp_path):
+def test_a_hundred_runs_of_200_evaluations_give_a_small_page_in_seconds(tmp_path):
     for seed in range(34):
         for algorithm in ("fixmatch", "flexmatch", "uda"):
             keys = {"algorithm": algorithm, "seed": seed, "lr": 0.01 + 0.001 * (seed % 20)}

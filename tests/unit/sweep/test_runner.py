@@ -14,7 +14,7 @@ from fastssl.tracking.run_dir import RunFolder
 from pipelines import files
 
 # A stand-in for `fastssl train`: a folder with config.yaml and summary.json. It saves at SIGTERM,
-# resumes where it was, and fails if its mode says so.
+# resumes where it was, and fails if its mode is "fail".
 TRAINER = """
 import fcntl, json, os, signal, sys, time
 from pathlib import Path
@@ -48,7 +48,7 @@ sys.exit(143 if stops else 0)
 
 @pytest.fixture
 def trainer(tmp_path, monkeypatch):
-    """Put the stand-in in place; the returned dict holds the mode of each cell."""
+    """Use the stand-in; the returned dict holds the mode of each cell."""
     script = tmp_path / "trainer.py"
     script.write_text(TRAINER)
     modes: dict[str, str] = {}
