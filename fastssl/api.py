@@ -57,8 +57,8 @@ def load(run: Place, checkpoint: str = "best", device: str | None = None) -> Pre
 
     >>> import fastssl
     >>> model = fastssl.load("runs/a")
-    >>> guess = model.predict("digit.png")
-    >>> round(sum(share for _, share in guess.top5), 3) <= 1
+    >>> prediction = model.predict("digit.png")
+    >>> round(sum(share for _, share in prediction.top5), 3) <= 1
     True
     """
     from fastssl.inference.predictor import Predictor
@@ -100,11 +100,11 @@ def convert(
 
 
 def label(run: Place, store: Place, out: Place, **options: Any) -> dict[str, Any]:
-    """Write the pseudo-labels of a store's unlabelled pictures; return what was written.
+    """Write the pseudo-labels of a store's unlabeled images; return what was written.
 
     >>> import fastssl
     >>> done = fastssl.label("runs/a", "digits_store", "pseudo.csv")
-    >>> done["out"], done["written"] == done["pictures"]
+    >>> done["out"], done["written"] == done["images"]
     ('pseudo.csv', True)
     """
     from fastssl.inference.label import label as run_label

@@ -3,6 +3,7 @@
 No module outside this package imports it, except `__main__`.
 """
 
-from fastssl.cli.command import app, main
+from fastssl.cli.app import app
+from fastssl.cli.command import main
 
 __all__ = ["app", "main"]

@@ -1,4 +1,4 @@
-"""The verb `doctor`: what this machine can run, what is missing, and a short test of the whole."""
+"""The verb `doctor`: what this machine can run, what is missing, and a short self-test."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from fastssl.errors import UserError
 from fastssl.tracking import environment
+from fastssl.tracking.console import messages
 from pipelines.readers import READERS, is_installed
 
 EXTRAS = {
@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
 
 
 def rows() -> list[dict[str, Any]]:
-    """Return the table: what, state, what to do."""
+    """Return the rows of the table: what, state, what to do."""
     facts = environment.facts()
     found = [
         row(
@@ -60,7 +60,7 @@ def row(what: str, state: str, advice: str = "") -> dict[str, Any]:
 
 
 def packages() -> Iterator[dict[str, Any]]:
-    """Give the versions of what everything rests on."""
+    """Yield the versions of the required packages."""
     for name in ("torch", "torchvision", "numba", "numpy", "pillow"):
         try:
             yield row(name, version(name))
@@ -69,12 +69,12 @@ def packages() -> Iterator[dict[str, Any]]:
 
 
 def devices() -> Iterator[dict[str, Any]]:
-    """Give every GPU, or say that there is none."""
+    """Yield a row for every GPU, or one that says there is none."""
     import torch
 
     if not torch.cuda.is_available():
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without"
-        yield row("GPU", f"none that torch can use ({built})", "device=cpu is chosen by itself")
+        yield row("GPU", f"none that torch can use ({built})", "nothing: auto uses the CPU")
         return
     for number in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(number)
@@ -85,7 +85,7 @@ def devices() -> Iterator[dict[str, Any]]:
 
 
 def data_folder() -> dict[str, Any]:
-    """Tell where converted data lie and how much room there is."""
+    """Return the row on the folder of converted data and its free space."""
     place = Path(os.environ.get("FASTSSL_DATA") or "data").absolute()
     above = next(path for path in (place, *place.parents) if path.exists())
     free = shutil.disk_usage(above).free / 2**30
@@ -93,7 +93,7 @@ def data_folder() -> dict[str, Any]:
 
 
 def self_test() -> list[dict[str, Any]]:
-    """Convert, train, judge and predict with the digits in a folder of its own; about 10 s."""
+    """Convert, train, evaluate and predict digits in a temporary folder; about 10 s."""
     from fastssl import api
 
     results: list[dict[str, Any]] = []
@@ -105,25 +105,20 @@ def self_test() -> list[dict[str, Any]]:
             return f"{store.splits['train'].count:,} images, {' and '.join(store.formats)}"
 
         def train() -> str:
-            # Its six lines and its table are for people who train.
-            with (
-                open(os.devnull, "w") as nowhere,
-                redirect_stdout(nowhere),
-                redirect_stderr(nowhere),
-            ):
+            with messages(quiet=True):
                 done = api.train("digits", store=str(place / "digits"), out=place / "r", **TINY)
             return f"{done['steps']} steps, {done['images_per_s']:,.0f} images/s"
 
-        def judge() -> str:
+        def evaluate() -> str:
             return f"{api.evaluate(place / 'r')['error']:.1f} % error, after so few steps"
 
         def predict() -> str:
             import numpy as np
 
-            pseudo_label = api.load(place / "r").predict(np.zeros((16, 16, 3), np.uint8))
-            return f"a black picture is {pseudo_label.label!r}"  # type: ignore[union-attr]
+            prediction = api.load(place / "r").predict(np.zeros((16, 16, 3), np.uint8))
+            return f"a black image is {prediction.label!r}"  # type: ignore[union-attr]
 
-        for step in (convert, train, judge, predict):
+        for step in (convert, train, evaluate, predict):
             began = time.monotonic()
             try:
                 state, advice = step(), ""

@@ -1,20 +1,39 @@
-"""The verbs that use a trained model, and `doctor`; cli.py hangs them on the command."""
+"""The verbs that use a trained model, and `doctor`."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-Run = Annotated[Path, typer.Argument(help="Run folder.")]
-Checkpoint = Annotated[str, typer.Option(help="best or last.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; default: the run's.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+from fastssl.cli.app import Checkpoint, Device, Json, Run, app
+from fastssl.errors import ConfigError
 
 
+@app.command(name="eval", epilog="Example: fastssl eval runs/a")
+def evaluate(
+    run: Run,
+    checkpoint: Checkpoint = "best",
+    store: Annotated[str | None, typer.Option(help="Another store.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Evaluate a trained model on its test set."""
+    from fastssl.inference.trained_model import evaluate as work
+    from fastssl.tracking.tables import show
+
+    metrics = work(run, checkpoint, store)
+    if as_json:
+        print(json.dumps(metrics, indent=2))
+        return
+    short = {k: v for k, v in metrics.items() if not isinstance(v, list)}
+    show([{"metric": key, "value": value} for key, value in short.items()], False)
+
+
+@app.command(epilog="Example: fastssl predict runs/a photos '*.png' --csv labels.csv")
 def predict(
     run: Run,
     images: Annotated[
@@ -25,11 +44,11 @@ def predict(
     split: Annotated[str, typer.Option(help="Which split of a store.")] = "test",
     checkpoint: Checkpoint = "best",
     device: Device = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Pictures a batch.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Images in a batch.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 3 on a bad file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say what is on pictures, with the averaged weights of a run."""
+    """Predict the classes of images with the EMA model of a run."""
     from fastssl.inference.prediction_files import predict as work
     from fastssl.inference.predictor import Predictor
     from fastssl.tracking.console import messages
@@ -56,18 +75,14 @@ def predict(
 
 
 def show_tally(tally: Any, written: list[str], as_json: bool) -> None:
-    """Print the first pictures where no file was asked for, the summary, and the bad files."""
-    from contextlib import redirect_stdout
-
+    """Print the summary, the unreadable files and, if no file is written, the first images."""
     from fastssl.inference.prediction_files import SHOWN
     from fastssl.tracking.tables import show
 
-    # Where the predictions go to stdout themselves, the tables must not.
+    # If stdout receives the predictions, the tables go to stderr.
     with redirect_stdout(sys.stderr if "-" in written else sys.stdout):
         if as_json:
-            import json
-
-            content = {"pictures": tally.total, "labels": tally.rows(), "unreadable": tally.bad}
+            content = {"images": tally.total, "labels": tally.rows(), "unreadable": tally.bad}
             print(json.dumps({**content, "seconds": round(tally.seconds, 3)}, indent=2))
             return
         if not written:
@@ -76,7 +91,7 @@ def show_tally(tally: Any, written: list[str], as_json: bool) -> None:
             print(f"and {more:,} more; --csv FILE writes them all\n" if more else "")
         show(tally.rows(), False)
         rate = tally.total / max(tally.seconds, 1e-9)
-        print(f"{tally.total:,} pictures in {tally.seconds:.1f} s, {rate:,.0f} a second")
+        print(f"{tally.total:,} images in {tally.seconds:.1f} s, {rate:,.0f} images/s")
         for path in written:
             print(f"written: {path}" if path != "-" else "written to stdout")
     for one in tally.bad[:SHOWN]:
@@ -85,6 +100,7 @@ def show_tally(tally: Any, written: list[str], as_json: bool) -> None:
         print(f"unreadable: {len(tally.bad) - SHOWN:,} more", file=sys.stderr)
 
 
+@app.command(epilog="Example: fastssl label runs/a data/pets --out pseudo.csv --trusted --given")
 def label(
     run: Run,
     store: Annotated[str, typer.Argument(help="Folder of a store, or a standard name.")],
@@ -92,14 +108,14 @@ def label(
     sheet: Annotated[
         Path | None, typer.Option(help="Contact sheet, .html or .png; default: beside OUT.")
     ] = None,
-    min_confidence: Annotated[float, typer.Option(help="Leave out what is below.")] = 0.0,
-    trusted: Annotated[bool, typer.Option("--trusted", help="Trusted ones only.")] = False,
-    given: Annotated[bool, typer.Option("--given", help="Also the labels you gave.")] = False,
+    min_confidence: Annotated[float, typer.Option(help="Leave out lower confidences.")] = 0.0,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Only trusted images.")] = False,
+    given: Annotated[bool, typer.Option("--given", help="Include the labels you gave.")] = False,
     checkpoint: Checkpoint = "best",
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Write pseudo-labels of unlabelled pictures, to look through and convert again."""
+    """Write pseudo-labels of unlabeled images, to review and convert again."""
     from fastssl.inference.label import label as work
     from fastssl.tracking.tables import show
 
@@ -115,18 +131,17 @@ def label(
         device=device,
     )
     if as_json:
-        import json
-
         print(json.dumps(done, indent=2))
         return
     show(done["classes"], False)
     print(
-        f"{done['written']:,} lines in {done['out']}, {done['trusted']:,} of {done['pictures']:,} "
-        f"pictures trusted; look at {done['sheet']}, mend the lines,\n"
+        f"{done['written']:,} lines in {done['out']}, {done['trusted']:,} of {done['images']:,} "
+        f"images trusted; look at {done['sheet']}, correct the lines,\n"
         f"then: fastssl convert FOLDER OUT --labels {done['out']}"
     )
 
 
+@app.command(epilog="Example: fastssl export runs/a model.onnx")
 def export(
     run: Run,
     file: Annotated[Path | None, typer.Argument(help="Ends in .pt2, .onnx, .safetensors.")] = None,
@@ -134,13 +149,12 @@ def export(
     checkpoint: Checkpoint = "best",
     as_json: Json = False,
 ) -> None:
-    """Write a model as one file to ship, and check it on the spot."""
-    from fastssl.errors import ConfigError
+    """Write the model as one file to ship, and check the file."""
     from fastssl.inference import export as exporting
     from fastssl.tracking.tables import show
 
     if file is None and not compare:
-        raise ConfigError("no file is named", "fastssl export RUN model.onnx, or --compare")
+        raise ConfigError("no file is given", "fastssl export RUN model.onnx, or --compare")
     rows = [exporting.export(run, file, checkpoint)] if file else []
     times = exporting.compare(run, checkpoint) if compare else []
     if as_json:
@@ -151,7 +165,7 @@ def export(
 
 
 def migrate(file: Path) -> None:
-    """Print a YAML of TorchSSL or USB as ours; what was not carried over goes to stderr."""
+    """Print a TorchSSL or USB YAML as a configuration of fastssl; lost keys go to stderr."""
     from fastssl.config.migration import migrate as work
 
     done = work(file)
@@ -160,11 +174,12 @@ def migrate(file: Path) -> None:
         print(f"not carried over: {key}: {why}", file=sys.stderr)
 
 
+@app.command(epilog="Example: fastssl doctor --test")
 def doctor(
-    test: Annotated[bool, typer.Option("--test", help="Train and predict for 10 s.")] = False,
+    test: Annotated[bool, typer.Option("--test", help="Train and predict, 10 s.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what this machine can run, and the pip line for what is missing."""
+    """Show what this machine can run, and how to install what is missing."""
     from fastssl.cli.doctor import rows, self_test
     from fastssl.tracking.tables import show
 
@@ -176,11 +191,3 @@ def doctor(
     show([*found, *results], as_json)
     if any(str(one["state"]).startswith("FAILED") for one in results):
         raise typer.Exit(1)
-
-
-VERBS: dict[str, tuple[Callable[..., None], str]] = {
-    "predict": (predict, "Example: fastssl predict runs/a photos '*.png' --csv guesses.csv"),
-    "label": (label, "Example: fastssl label runs/a data/pets --out pseudo.csv --trusted --given"),
-    "export": (export, "Example: fastssl export runs/a model.onnx"),
-    "doctor": (doctor, "Example: fastssl doctor --test"),
-}

@@ -1,10 +1,11 @@
-"""The verb `export`: a model as one file to ship, checked the moment it is written.
+"""The verb `export`: the model as one file to ship, checked as soon as it is written.
 
     .pt2          a torch.export program; class names and preprocessing inside, as fastssl.json
     .onnx         opset 20, any batch; the same JSON in its metadata under `fastssl`
-    .safetensors  the averaged weights; the same JSON in its metadata and beside it as .json
+    .safetensors  the EMA weights; the same JSON in its metadata and beside it as .json
 
-Every program takes float32 [n, 3, height, width], prepared as the JSON says, and gives logits.
+Every program takes float32 [n, 3, height, width], preprocessed as the JSON says, and returns
+logits.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def export(run: Path, file: Path, checkpoint: str = "best") -> dict[str, Any]:
 
 
 def check_name(file: Path) -> None:
-    """Refuse an ending that is no format, or a format whose packages are missing."""
+    """Raise if the suffix is no known format, or if a package of the format is missing."""
     if file.suffix not in NEEDS:
         raise ConfigError(f"no format ends in {file.suffix!r}", f"end in {', '.join(NEEDS)}")
     missing = [name for name in NEEDS[file.suffix] if find_spec(name) is None]
@@ -74,13 +75,13 @@ def check_name(file: Path) -> None:
 
 
 def describe(model: Predictor) -> dict[str, Any]:
-    """Return what a program needs beside the weights, as JSON can hold it."""
+    """Return what a program needs beside the weights: classes, preprocessing, configuration."""
     return {
         "fastssl": __version__,
         "classes": model.classes,
         "preprocessing": asdict(model.preprocessing),
-        "input": "float32 [n, 3, height, width]: a picture brought to stored x stored by resize, "
-        "its middle cut to size, divided by 255, less mean, over std",
+        "input": "float32 [n, 3, height, width]: an image resized to stored x stored by resize, "
+        "center-cropped to size, divided by 255, minus mean, divided by std",
         "output": "logits [n, classes]",
         "config": model.resolved.as_dict(),
     }
@@ -96,7 +97,7 @@ def write(model: Predictor, file: Path) -> None:
         file.write_bytes(save(weights, metadata={"fastssl": about}))
         file.with_suffix(".json").write_text(about + "\n", encoding="utf-8")
         return
-    with warnings.catch_warnings():  # torch's exporters warn of their own insides
+    with warnings.catch_warnings():  # torch's exporters warn about their own internals
         warnings.simplefilter("ignore")
         if file.suffix == ".pt2":
             torch.export.save(trace(model), file, extra_files={INSIDE: about})
@@ -105,7 +106,7 @@ def write(model: Predictor, file: Path) -> None:
 
 
 def plain(model: Predictor) -> nn.Module:
-    """Return the network in the ordinary layout, which every runtime takes."""
+    """Return the network in contiguous layout, which every runtime supports."""
     return model.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload, no-any-return]
 
 
@@ -139,13 +140,13 @@ def write_onnx(model: Predictor, file: Path, about: str) -> None:
 
 
 def sample(model: Predictor, count: int) -> Tensor:
-    """Return inputs as large as normalised pixels, always the same ones."""
+    """Return fixed random inputs of the scale of normalized pixels, [count, 3, H, W]."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(count, 3, *model.preprocessing.size, generator=generator)
 
 
 def open_exported(file: Path, model: Predictor) -> Run:
-    """Open an exported file as a function; weights alone go into a network built anew."""
+    """Open an exported file as a function; plain weights are loaded into a new network."""
     if file.suffix == ".pt2":
         module: Run = torch.export.load(file).module()
         return module
@@ -167,7 +168,10 @@ def open_exported(file: Path, model: Predictor) -> Run:
 
 @torch.inference_mode()
 def verify(model: Predictor, file: Path) -> float:
-    """Run model and file on two sizes of batch; return the largest difference, or refuse it."""
+    """Compare model and file on two batch sizes; return the largest difference of the logits.
+
+    Raise if it exceeds TOLERANCE.
+    """
     run = open_exported(file, model)
     worst = 0.0
     for count in (5, 1):
@@ -184,7 +188,7 @@ def verify(model: Predictor, file: Path) -> float:
 
 @torch.inference_mode()
 def compare(run: Path, checkpoint: str = "best", repetitions: int = 7) -> list[dict[str, Any]]:
-    """Time every format on the CPU, interleaved: median milliseconds for 1 and for 32 images."""
+    """Time every format on the CPU, interleaved: median milliseconds for 1 and 32 images."""
     model = Predictor(run, checkpoint, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         runs: dict[str, Run] = {"fastssl": model.model}
@@ -200,7 +204,7 @@ def compare(run: Path, checkpoint: str = "best", repetitions: int = 7) -> list[d
                 began = time.perf_counter()
                 runs[name](images)
                 spent.append(1e3 * (time.perf_counter() - began))
-    # The first of each warms up.
+    # The first repetition is the warm-up.
     median = {key: sorted(spent[1:])[repetitions // 2] for key, spent in times.items()}
     return [
         {

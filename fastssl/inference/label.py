@@ -1,10 +1,9 @@
-"""The verb `label`: pseudo-labels of the unlabelled pictures, for a person to look through.
+"""The verb `label`: pseudo-labels of the unlabeled images as a CSV file, for a person to review.
 
-The file has the columns path, label, confidence, threshold, trusted and goes back through
-`fastssl convert FOLDER OUT --labels FILE`, which reads the first two. `threshold` is the one of
-the picture's class: that of the curriculum at the checkpoint where the algorithm has one, else
-the algorithm's own, else 0.95. `trusted` says whether the confidence reaches it; a picture whose
-label was given by the user is `given`.
+The columns are path, label, confidence, threshold, trusted. `fastssl convert FOLDER OUT --labels
+FILE` reads the first two. `threshold` is that of the image's class: the algorithm's threshold for
+the class at the checkpoint if it has one, else its fixed threshold, else 0.95. `trusted` is yes
+if the confidence reaches the threshold, else no; `given` marks a label that the user gave.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def label(
     given: bool = False,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """Write pseudo-labels and, if asked for, a contact sheet; return counts and files."""
+    """Write pseudo-labels and, if `sheet` is given, a contact sheet; return counts and files."""
     if not 0 <= min_confidence <= 1:
         raise ConfigError(f"min_confidence is {min_confidence}", "give a number from 0 to 1")
     model = Predictor(run, checkpoint, device)
@@ -47,26 +46,28 @@ def label(
     kept = pseudo_labels.confidence >= min_confidence
     if trusted_only:
         kept &= pseudo_labels.trusted
-    written = write(pseudo_labels, kept, out, given)
+    written = write(pseudo_labels, kept, out, given=given)
     if sheet is not None:
         write_sheet(pseudo_labels, sheet)
     return {
         "out": str(out),
         "sheet": str(sheet) if sheet else None,
-        "pictures": len(pseudo_labels.places),
+        "images": len(pseudo_labels.indices),
         "trusted": int(pseudo_labels.trusted.sum()),
         "written": written,
-        "classes": summary(pseudo_labels),
+        "classes": class_rows(pseudo_labels),
     }
 
 
-def write(pseudo_labels: PseudoLabels, kept: npt.NDArray[np.bool_], out: Path, given: bool) -> int:
-    """Write the lines, the surest first within each class; return how many."""
+def write(
+    pseudo_labels: PseudoLabels, kept: npt.NDArray[np.bool_], out: Path, *, given: bool = False
+) -> int:
+    """Write the lines, by class and falling confidence; return their number."""
     paths = pseudo_labels.store.source_paths("train")
-    order = np.lexsort((pseudo_labels.places, -pseudo_labels.confidence, pseudo_labels.label))
+    order = np.lexsort((pseudo_labels.indices, -pseudo_labels.confidence, pseudo_labels.label))
     rows = [
         [
-            paths[pseudo_labels.places[one]],
+            paths[pseudo_labels.indices[one]],
             pseudo_labels.classes[pseudo_labels.label[one]],
             f"{pseudo_labels.confidence[one]:.6f}",
             f"{pseudo_labels.thresholds[pseudo_labels.label[one]]:.6f}",
@@ -77,7 +78,7 @@ def write(pseudo_labels: PseudoLabels, kept: npt.NDArray[np.bool_], out: Path, g
     ]
     if given:
         labels = pseudo_labels.store.labels("train")
-        labels[pseudo_labels.places] = -1
+        labels[pseudo_labels.indices] = -1
         known = [[paths[p], pseudo_labels.classes[labels[p]]] for p in np.flatnonzero(labels >= 0)]
         rows = [[*row, "1.000000", "0.000000", "given"] for row in known] + rows
     with ExitStack() as stack:
@@ -85,15 +86,15 @@ def write(pseudo_labels: PseudoLabels, kept: npt.NDArray[np.bool_], out: Path, g
     return len(rows)
 
 
-def summary(pseudo_labels: PseudoLabels) -> list[dict[str, Any]]:
-    """Return one row a class."""
+def class_rows(pseudo_labels: PseudoLabels) -> list[dict[str, Any]]:
+    """Return one row per class."""
     rows = []
     for number, name in enumerate(pseudo_labels.classes):
         own = pseudo_labels.label == number
         rows.append(
             {
                 "label": name,
-                "pictures": int(own.sum()),
+                "images": int(own.sum()),
                 "trusted": int((own & pseudo_labels.trusted).sum()),
                 "threshold": round(float(pseudo_labels.thresholds[number]), 4),
                 "mean confidence": round(float(pseudo_labels.confidence[own].mean()), 4)

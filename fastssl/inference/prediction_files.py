@@ -21,13 +21,13 @@ from pipelines.files import open_atomic
 from pipelines.store.index import escape
 from pipelines.store.store import open_store
 
-SHOWN = 20  # pictures in the table, and unreadable files told by name
+SHOWN = 20  # images in the table, and unreadable files listed by name
 HEADER = ["path", "label", "probability", "top5"]
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was seen: pictures and summed probability of each label, and the unreadable files."""
+    """Counts of a prediction: images and summed probability per label, and unreadable files."""
 
     count: dict[str, int] = field(default_factory=dict)
     probability: dict[str, float] = field(default_factory=dict)
@@ -37,25 +37,25 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Count the pictures that got a label."""
+        """Return the number of images that got a label."""
         return sum(self.count.values())
 
-    def add(self, path: str, pseudo_label: Prediction) -> None:
-        """Count one picture."""
-        self.count[pseudo_label.label] = self.count.get(pseudo_label.label, 0) + 1
-        self.probability[pseudo_label.label] = (
-            self.probability.get(pseudo_label.label, 0) + pseudo_label.probability
+    def add(self, path: str, prediction: Prediction) -> None:
+        """Add one image."""
+        self.count[prediction.label] = self.count.get(prediction.label, 0) + 1
+        self.probability[prediction.label] = (
+            self.probability.get(prediction.label, 0) + prediction.probability
         )
         if len(self.first) < SHOWN:
-            self.first.append({"picture": escape(path), **short(pseudo_label)})
+            self.first.append({"image": escape(path), **short(prediction)})
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the summary, the most frequent label first."""
+        """Return one row per label, the most frequent first."""
         order = sorted(self.count, key=lambda label: (-self.count[label], label))
         return [
             {
                 "label": label,
-                "pictures": self.count[label],
+                "images": self.count[label],
                 "share": round(self.count[label] / self.total, 4),
                 "mean probability": round(self.probability[label] / self.count[label], 4),
             }
@@ -63,33 +63,33 @@ class Tally:
         ]
 
 
-def short(pseudo_label: Prediction) -> dict[str, Any]:
-    """Return the columns of one picture in the table."""
-    second = pseudo_label.top5[1] if len(pseudo_label.top5) > 1 else ("-", 0.0)
+def short(prediction: Prediction) -> dict[str, Any]:
+    """Return the columns of one image in the table."""
+    second = prediction.top5[1] if len(prediction.top5) > 1 else ("-", 0.0)
     return {
-        "label": pseudo_label.label,
-        "probability": round(pseudo_label.probability, 4),
+        "label": prediction.label,
+        "probability": round(prediction.probability, 4),
         "second": f"{second[0]} {second[1]:.4f}",
     }
 
 
 def outcomes(
-    model: Predictor, words: list[str], split: str, lines: Iterable[str], batch: int | None
+    model: Predictor, arguments: list[str], split: str, lines: Iterable[str], batch: int | None
 ) -> Iterator[Outcome]:
-    """Answer for everything that was named, in order."""
+    """Yield the outcomes for all arguments, in order; a store is read split-wise, not as files."""
     plain: list[str] = []
-    for word in words:
-        if not is_store(word):
-            plain.append(word)
+    for argument in arguments:
+        if not is_store(argument):
+            plain.append(argument)
             continue
         yield from model.files(files(plain, lines), batch)
         plain = []
-        yield from in_store(model, word, split)
+        yield from in_store(model, argument, split)
     yield from model.files(files(plain, lines), batch)
 
 
 def in_store(model: Predictor, path: str, split: str) -> Iterator[Outcome]:
-    """Answer for one split of a store; a picture goes by the path it came from."""
+    """Yield the outcomes for one split of a store; an image is named by its source path."""
     store = open_store(path)
     if split not in store.splits:
         raise ConfigError(
@@ -102,39 +102,39 @@ def in_store(model: Predictor, path: str, split: str) -> Iterator[Outcome]:
 
 
 def write_csv(file: IO[str]) -> Callable[[str, Prediction], None]:
-    """Return what writes a line of CSV; `top5` is JSON in its cell."""
+    """Return a function that writes a line of CSV; the cell `top5` holds JSON."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(HEADER)
 
-    def write(path: str, pseudo_label: Prediction) -> None:
-        top = json.dumps([[label, round(share, 6)] for label, share in pseudo_label.top5])
-        writer.writerow([path, pseudo_label.label, f"{pseudo_label.probability:.6f}", top])
+    def write(path: str, prediction: Prediction) -> None:
+        top = json.dumps([[label, round(share, 6)] for label, share in prediction.top5])
+        writer.writerow([path, prediction.label, f"{prediction.probability:.6f}", top])
 
     return write
 
 
 def write_lines(file: IO[str]) -> Callable[[str, Prediction], None]:
-    """Return what writes a line of JSON."""
+    """Return a function that writes a line of JSON."""
 
-    def write(path: str, pseudo_label: Prediction) -> None:
+    def write(path: str, prediction: Prediction) -> None:
         content = {
             "path": path,
-            "label": pseudo_label.label,
-            "probability": pseudo_label.probability,
+            "label": prediction.label,
+            "probability": prediction.probability,
         }
-        file.write(json.dumps({**content, "top5": pseudo_label.top5}) + "\n")
+        file.write(json.dumps({**content, "top5": prediction.top5}) + "\n")
 
     return write
 
 
 def open_out(stack: ExitStack, path: Path) -> IO[str]:
-    """Open a file to write, `-` for stdout; it takes its place when the stack is left in peace."""
+    """Open a file to write, `-` for stdout; it replaces `path` if the stack ends well."""
     return sys.stdout if str(path) == "-" else stack.enter_context(open_atomic(path))
 
 
 def predict(
     model: Predictor,
-    words: list[str],
+    arguments: list[str],
     *,
     table: Path | None = None,
     lines: Path | None = None,
@@ -143,23 +143,26 @@ def predict(
     stdin: Iterable[str] = (),
     progress: Callable[[int], None] = lambda count: None,
 ) -> Tally:
-    """Answer for everything that was named, writing as it goes; return the tally."""
+    """Predict all arguments, writing each result at once; return the tally.
+
+    `table` is a CSV file, `lines` a file of JSON lines, `progress` is called with the count.
+    """
     tally, began = Tally(), time.monotonic()
     with ExitStack() as stack:
         writers = [write_csv(open_out(stack, table))] if table else []
         writers += [write_lines(open_out(stack, lines))] if lines else []
-        for outcome in outcomes(model, words, split, stdin, batch):
+        for outcome in outcomes(model, arguments, split, stdin, batch):
             if outcome.logits is None:
-                tally.bad.append({"path": escape(outcome.path), "why": outcome.why})
+                tally.bad.append({"path": escape(outcome.path), "why": outcome.reason})
                 continue
-            pseudo_label = model.prediction(outcome.logits)
-            tally.add(outcome.path, pseudo_label)
+            prediction = model.prediction(outcome.logits)
+            tally.add(outcome.path, prediction)
             for write in writers:
-                write(outcome.path, pseudo_label)
+                write(outcome.path, prediction)
             progress(tally.total)
         if not tally.total:
             shown = "".join(f"\n    {one['path']}: {one['why']}" for one in tally.bad[:SHOWN])
-            told = f"no picture could be read{':' if shown else ''}{shown}"
-            raise DataError(told, "look at IMAGES")
+            message = f"no image could be read{':' if shown else ''}{shown}"
+            raise DataError(message, "check IMAGES")
     tally.seconds = time.monotonic() - began
     return tally

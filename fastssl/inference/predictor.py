@@ -1,4 +1,4 @@
-"""A trained model in use: pictures in, labels out, prepared exactly as in evaluation."""
+"""A trained model for prediction; images are preprocessed exactly as in evaluation."""
 
 from __future__ import annotations
 
@@ -30,57 +30,57 @@ from pipelines.views import centered
 
 Pixels = npt.NDArray[np.uint8]
 TOP = 5
-CPU_BATCH = 32  # pictures whose activations fit into caches; more are slower there
+CPU_BATCH = 32  # activations of more images do not fit into the caches and are slower
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model says of one picture."""
+    """The predicted class of one image."""
 
     label: str
     probability: float
-    top5: list[tuple[str, float]]  # label and probability, the likeliest first
+    top5: list[tuple[str, float]]  # label and probability, the most probable first
 
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """How pixels are prepared: as those of the store the model was trained on."""
+    """The preprocessing of the store that the model was trained on."""
 
-    size: tuple[int, int]  # of what the network sees
+    size: tuple[int, int]  # height and width of the network's input
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    stored: int  # side to which a picture is brought first
+    stored: int  # side to which an image is resized first
     resize: str  # squash, crop or pad
 
     @classmethod
     def of(cls, content: CheckpointContent) -> Preprocessing:
-        """Read what a checkpoint says."""
+        """Return the preprocessing that a checkpoint holds."""
         found = content["preprocessing"]
         height, width = found["size"]
         mean, std = tuple(found["mean"]), tuple(found["std"])
         return cls((height, width), mean, std, found["stored"], found["resize"])
 
-    def pixels(self, picture: Any) -> Pixels:
-        """Bring an RGB picture to the stored size."""
-        return np.asarray(fit(picture, self.stored, self.resize))
+    def pixels(self, image: Any) -> Pixels:
+        """Resize an RGB image to the stored size, uint8 [H, W, 3]."""
+        return np.asarray(fit(image, self.stored, self.resize))
 
     def tensor(self, pixels: Pixels) -> Tensor:
-        """Cut the middle and normalise: uint8 [n, H, W, 3] to float32 [n, 3, h, w]."""
+        """Crop the center and normalize: uint8 [n, H, W, 3] to float32 [n, 3, h, w]."""
         made = centered(pixels, self.size, self.mean, self.std)
         return torch.from_numpy(made).permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One file: the model's answer, or why there is none."""
+    """One file: its logits, or the reason why it could not be read."""
 
     path: str
     logits: npt.NDArray[np.float32] | None
-    why: str = ""
+    reason: str = ""
 
 
 class Predictor:
-    """The averaged weights of a run, ready to be asked.
+    """The EMA model of a run, ready for prediction.
 
     >>> import fastssl
     >>> model = fastssl.load("runs/a")
@@ -100,64 +100,63 @@ class Predictor:
         self.batch = self.resolved.config.eval_batch
 
     def predict(self, x: Any) -> Prediction | list[Prediction]:
-        """Say what is on a picture, or on each of a list of them.
+        """Return the prediction for an image, or one for each image of a list or batch.
 
-        A picture is a path, a PIL image, an array or tensor (uint8, or floats in 0..1).
+        An image is a path, a PIL image, an array or tensor (uint8, or floats in 0..1).
 
         >>> import fastssl
         >>> model = fastssl.load("runs/a")
-        >>> guess = model.predict("digit.png")
-        >>> guess.label in model.classes, len(guess.top5)
+        >>> prediction = model.predict("digit.png")
+        >>> prediction.label in model.classes, len(prediction.top5)
         (True, 5)
         >>> [type(one).__name__ for one in model.predict(["digit.png", "digit.png"])]
         ['Prediction', 'Prediction']
         """
         many = is_many(x)
-        found = [self.prediction(row) for row in self._ask(list(x) if many else [x])]
+        found = [self.prediction(row) for row in self._run(list(x) if many else [x])]
         return found if many else found[0]
 
     def features(self, x: Any) -> npt.NDArray[np.float32]:
-        """Return the pooled features of a picture [F], or of each of a list of them [n, F].
+        """Return the pooled features of an image, [F], or of a list or batch of images, [n, F].
 
         >>> import fastssl
         >>> fastssl.load("runs/a").features("digit.png").shape
         (64,)
         """
         many = is_many(x)
-        found = np.stack(self._ask(list(x) if many else [x], features=True))
+        found = np.stack(self._run(list(x) if many else [x], features=True))
         return found if many else found[0]
 
     def prediction(self, logits: npt.NDArray[np.float32]) -> Prediction:
-        """Turn a row of logits into labels and probabilities."""
+        """Return the labels and probabilities for the logits of one image, [C]."""
         scores = logits.astype(np.float64) - logits.max()
         probability = np.exp(scores) / np.exp(scores).sum()
-        # As argmax does it: of equal ones the first.
+        # A stable sort puts the first of equal values first, as argmax does.
         order = np.argsort(-probability, kind="stable")[:TOP]
-        top = [(self.classes[place], float(probability[place])) for place in order]
+        top = [(self.classes[c], float(probability[c])) for c in order]
         return Prediction(top[0][0], top[0][1], top)
 
     def files(self, paths: Iterable[str], batch: int | None = None) -> Iterator[Outcome]:
-        """Answer for many files in their order; what cannot be read is told, not raised.
+        """Yield the outcomes of files in their order; an unreadable file raises nothing.
 
-        With `batch` the run's eval_batch the arithmetic is evaluation's to the last bit, whatever
-        the network.
+        If `batch` is the run's eval_batch, the logits equal those of an evaluation bit by bit.
         """
         size = batch or self.batch
         if not batch and self.device.device.type == "cpu":
             size = min(size, CPU_BATCH)
-        # What Pillow thinks of odd files is told by our own list, or does not matter.
+        # Pillow warns about unusual files; those that matter are in our list of unreadable files.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         opened = self._opened(paths, 4 * size)
         while group := list(itertools.islice(opened, size)):
             good = [pixels for _, pixels, _ in group if pixels is not None]
             rows = iter(self._forward(np.stack(good))) if good else iter(())
-            for path, pixels, why in group:
-                yield Outcome(path, None if pixels is None else next(rows), why)
+            for path, pixels, reason in group:
+                yield Outcome(path, None if pixels is None else next(rows), reason)
 
     def store(
         self, store: Store, split: str, places: npt.NDArray[np.int64]
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """Answer for images of a store, by the very batches of an evaluation: [n, C] each."""
+        """Yield the logits of images of a store, [n, C], in the same batches as an evaluation."""
         height, width = self.preprocessing.size
         if store.splits[split].height < height or store.splits[split].width < width:
             raise DataError(
@@ -176,10 +175,10 @@ class Predictor:
             yield logits.cpu().numpy()
 
     def _opened(self, paths: Iterable[str], ahead: int) -> Iterator[tuple[str, Pixels | None, str]]:
-        """Decode in threads, a bounded number of pictures ahead of the model."""
+        """Decode in threads, at most `ahead` images ahead of the model."""
         cores = len(os.sched_getaffinity(0))
         waiting: deque[tuple[str, Future[tuple[Pixels | None, str]]]] = deque()
-        with ThreadPoolExecutor(cores, thread_name_prefix="pictures") as pool:
+        with ThreadPoolExecutor(cores, thread_name_prefix="decode") as pool:
             for path in paths:
                 waiting.append((path, pool.submit(self._open, path)))
                 if len(waiting) >= ahead:
@@ -196,7 +195,7 @@ class Predictor:
         except BadImageError as error:
             return None, str(error)
 
-    def _ask(self, items: Sequence[Any], features: bool = False) -> list[npt.NDArray[np.float32]]:
+    def _run(self, items: Sequence[Any], features: bool = False) -> list[npt.NDArray[np.float32]]:
         rows: list[npt.NDArray[np.float32]] = []
         for start in range(0, len(items), self.batch):
             part = items[start : start + self.batch]
@@ -218,19 +217,19 @@ class Predictor:
 
 
 def with_features(model: Any, images: Tensor) -> Tensor:
-    """Return the pooled features of a network that gives them."""
+    """Return the pooled features of a network, [n, F]."""
     try:
         found: Tensor = model(images, heads=True)["features"]
     except TypeError as error:
         raise ConfigError(
-            f"{type(model).__name__} gives no features: its forward takes no `heads`",
+            f"{type(model).__name__} has no features: its forward takes no `heads`",
             "let forward(x, heads=True) return a dict with `logits` and `features`",
         ) from error
     return found
 
 
 def device_for(resolved: ResolvedConfig, wanted: str | None) -> devices.Device:
-    """Choose the device of a model in use, which need not be the one it was trained on."""
+    """Return the device for prediction, which need not be the one of the training."""
     config = resolved.config.model_copy(update={"device": wanted} if wanted else {})
     if config.device.startswith("cuda") and not wanted and not torch.cuda.is_available():
         config = config.model_copy(update={"device": "cpu"})

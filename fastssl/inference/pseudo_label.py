@@ -18,40 +18,40 @@ FALLBACK = 0.95  # threshold for an algorithm that has none
 
 @dataclass(frozen=True, slots=True)
 class PseudoLabels:
-    """What the model says of the unlabelled pictures of a store's training split."""
+    """Predictions for the unlabeled images of a store's training split."""
 
     store: Store
     classes: list[str]
-    places: npt.NDArray[np.int64]  # in the split
-    label: npt.NDArray[np.int64]
-    confidence: npt.NDArray[np.float64]
-    thresholds: npt.NDArray[np.float64]  # of each class
+    indices: npt.NDArray[np.int64]  # [n] into the split
+    label: npt.NDArray[np.int64]  # [n]
+    confidence: npt.NDArray[np.float64]  # [n]
+    thresholds: npt.NDArray[np.float64]  # [C]
 
     @property
     def trusted(self) -> npt.NDArray[np.bool_]:
-        """Tell which confidences reach the threshold of their class."""
+        """Return for each image whether its confidence reaches the threshold of its class, [n]."""
         return np.asarray(self.confidence >= self.thresholds[self.label])
 
 
 def pseudo_label(model: Predictor, store: Store) -> PseudoLabels:
-    """Ask the model for every unlabelled picture."""
+    """Return the model's predictions for every unlabeled image of a store."""
     if store.class_names != model.classes:
         raise DataError(
             f"{store.path} has other classes than {model.run}", "give the store of this run"
         )
-    places = unlabeled(model, store)
-    if not len(places):
+    indices = unlabeled(model, store)
+    if not len(indices):
         raise DataError(
-            f"{store.path} has no unlabelled picture",
-            "give a store converted with --unlabeled DIR, or with --labels that name but a few",
+            f"{store.path} has no unlabeled image",
+            "give a store converted with --unlabeled DIR, or with --labels for a part of it",
         )
-    logits = np.concatenate(list(model.store(store, "train", places))).astype(np.float64)
+    logits = np.concatenate(list(model.store(store, "train", indices))).astype(np.float64)
     scores = np.exp(logits - logits.max(axis=1, keepdims=True))
     probability = scores / scores.sum(axis=1, keepdims=True)
     return PseudoLabels(
         store=store,
         classes=model.classes,
-        places=places,
+        indices=indices,
         label=probability.argmax(axis=1),
         confidence=probability.max(axis=1),
         thresholds=class_thresholds(model),
@@ -59,10 +59,10 @@ def pseudo_label(model: Predictor, store: Store) -> PseudoLabels:
 
 
 def unlabeled(model: Predictor, store: Store) -> npt.NDArray[np.int64]:
-    """Return the pictures whose labels the run did not see.
+    """Return the indices of the images whose labels the run did not see.
 
-    Of the run's own store: the unlabelled set without the labelled pictures in it. Of another:
-    those without a label, or all where every one has a label.
+    In the run's own store these are the unlabeled and the validation images that are not labeled.
+    In another store they are the images without a label, or all if every image has one.
     """
     if store.fingerprint == model.content["store"]:
         split, _ = make_data(model.resolved, store, 1)

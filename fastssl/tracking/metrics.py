@@ -1,7 +1,7 @@
-"""metrics.jsonl, TensorBoard and log.txt: what a run writes down as it goes.
+"""The metrics of a run: metrics.jsonl, and the same numbers in TensorBoard.
 
-A line of metrics is data and its loss stops the run; TensorBoard and the log are comfort:
-where they fail, one warning is given and training goes on.
+A line of metrics.jsonl that cannot be written stops the run, because the results would be
+incomplete. A failure of TensorBoard is only reported, once.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fastssl.errors import cannot_write
+from fastssl.errors import RESUME, writing
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic
 
@@ -27,41 +28,41 @@ class Record:
         self.folder = folder
         self._warned: set[str] = set()
         trim(folder.metrics, step)
-        try:
+        with writing(folder.metrics, RESUME):
             self._metrics: IO[str] = folder.metrics.open("a", encoding="utf-8")
-        except OSError as error:
-            raise cannot_write(folder.metrics, error) from error
         self._board: Any = None
+        self._excepthook: Any = None
         if tensorboard:
             self.guarded("TensorBoard", lambda: self._open_board(step))
 
     def _open_board(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        threading.excepthook = tell_of_thread
-        # Events past the checkpoint are hidden by TensorBoard itself: purge_step.
+        # TensorBoard writes in a thread of its own. An error there is raised again by our next call
+        # and reported once; the default hook would print it as a traceback, too.
+        self._excepthook = threading.excepthook
+        threading.excepthook = self._ignore_writer_thread
+        # TensorBoard hides the events after purge_step, which a resumed run writes again.
         self._board = SummaryWriter(str(self.folder.tensorboard), purge_step=step or None)
 
     def metrics(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """Write one line, and every number in it to TensorBoard."""
+        """Write one line to metrics.jsonl, and every number in it to TensorBoard."""
         self.folder.check_ours()
-        try:
+        with writing(self.folder.metrics, RESUME):
             self._metrics.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
             self._metrics.flush()
-        except OSError as error:
-            raise cannot_write(self.folder.metrics, error) from error
         for name, value in values.items():
             if isinstance(value, int | float):
                 tag = name if "/" in name else f"{kind}/{name}"
                 self.board("add_scalar", tag, value, step)
 
     def board(self, method: str, *arguments: Any, **named: Any) -> None:
-        """Call a method of TensorBoard's writer, if there is one."""
+        """Call a method of TensorBoard's SummaryWriter if TensorBoard is on."""
         if self._board is not None:
             self.guarded("TensorBoard", lambda: getattr(self._board, method)(*arguments, **named))
 
     def guarded(self, what: str, action: Any) -> None:
-        """Do what a run can go without; where it fails, warn once."""
+        """Call `action`, which training does not depend on; if it fails, warn once."""
         try:
             action()
         except Exception as error:
@@ -70,49 +71,46 @@ class Record:
                 logger.warning("%s can't be written (%s); going on", what, error)
 
     def flush(self) -> None:
-        """Bring TensorBoard's events to the disk."""
+        """Write TensorBoard's buffered events to the disk."""
         self.board("flush")
 
     def close(self) -> None:
         """Close all files."""
-        with suppress(OSError):  # told already, when the line was written
+        with suppress(OSError):  # reported already, when the line was written
             self._metrics.close()
         self.board("close")
-        threading.excepthook = threading.__excepthook__
+        if self._excepthook is not None:
+            threading.excepthook = self._excepthook
 
-
-def tell_of_thread(failure: Any) -> None:
-    """Pass TensorBoard's own thread by: its failure is raised again in ours, and told once."""
-    if not type(failure.thread).__module__.startswith("tensorboard."):
-        threading.__excepthook__(failure)
+    def _ignore_writer_thread(self, failure: Any) -> None:
+        if not type(failure.thread).__module__.startswith("tensorboard."):
+            self._excepthook(failure)
 
 
 def trim(path: Path, step: int) -> None:
-    """Drop the lines past `step` (and a torn last line) before a run goes on from there."""
-    if not path.exists():
-        return
-    try:
-        kept = [line for line in read_lines(path) if json.loads(line)["step"] <= step]
-        write_atomic(path, "".join(f"{line}\n" for line in kept).encode())
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    """Remove the lines after `step`, and an incomplete last line, before a run is resumed."""
+    if path.exists():
+        with writing(path, RESUME):
+            kept = [text for text, line in read_lines(path) if line["step"] <= step]
+            write_atomic(path, "".join(f"{text}\n" for text in kept).encode())
 
 
-def read_lines(path: Path) -> list[str]:
-    """Return the whole lines of a metrics file; a torn one is left out."""
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the valid lines of a metrics file, as text and parsed.
+
+    A killed run leaves an incomplete last line; damaged lines are skipped wherever they are.
+    """
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            int(json.loads(line)["step"] + 0)
+            line = json.loads(text)
+            int(line["step"] + 0)  # a number that is finite
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
-        found.append(line)
-    return found
+        yield text, line
 
 
 def read_metrics(path: Path, kind: str) -> list[dict[str, Any]]:
-    """Return the lines of one kind, as dicts."""
-    if not path.exists():
-        return []
-    lines = [json.loads(line) for line in read_lines(path)]
-    return [line for line in lines if line.get("kind") == kind]
+    """Return the lines of one kind, "train" or "eval"; the one reader of metrics.jsonl."""
+    return (
+        [line for _, line in read_lines(path) if line.get("kind") == kind] if path.exists() else []
+    )

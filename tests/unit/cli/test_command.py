@@ -53,7 +53,7 @@ def test_a_command_of_the_documents_can_be_typed(line):
     verb, *words = shlex.split(line, comments=True)
     given = typer.main.get_command(app).commands[verb].make_context(verb, words).params
     if verb in ("train", "config", "views"):
-        settings = [re.sub(r"\$\{\w+:-(\w+)\}", r"\1", word) for word in given["words"] or []]
+        settings = [re.sub(r"\$\{\w+:-(\w+)\}", r"\1", word) for word in given["overrides"] or []]
         resolve.load(given["config"], settings)
     if verb == "sweep":
         assert grid.read(grid.find_sweep(given["file"]))[1]

@@ -34,7 +34,7 @@ def test_what_is_missing_comes_with_its_pip_line(monkeypatch: pytest.MonkeyPatch
 def test_the_self_test_runs_the_whole_way(capsys: pytest.CaptureFixture[str]) -> None:
     results = doctor.self_test()
     names = [row["what"] for row in results]
-    assert names == ["test convert", "test train", "test judge", "test predict"]
+    assert names == ["test convert", "test train", "test evaluate", "test predict"]
     assert all("FAILED" not in row["state"] and row["do"] is None for row in results)
     assert capsys.readouterr().out == ""
 

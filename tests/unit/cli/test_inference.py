@@ -73,7 +73,7 @@ def test_export_prints_one_json_list(trained: Path, tmp_path: Path, monkeypatch:
     assert written["difference"] == 0.0 and [compared] == times
 
 
-def test_a_store_without_unlabelled_pictures_says_how_to_get_some(
+def test_a_store_without_unlabeled_images_says_how_to_get_some(
     trained: Path, data: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("fastssl.inference.pseudo_label.unlabeled", lambda model, store: [])
@@ -88,7 +88,7 @@ def test_progress_towards_an_unknown_total_promises_no_end(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("fastssl.tracking.progress_bar.time.monotonic", lambda: now[0])
-    with messages(), Progress(0, "predicting", "pictures") as bar:
+    with messages(), Progress(0, "predicting", "images") as bar:
         now[0] += 4
         bar.advance(8)
-    assert capsys.readouterr().err == "predicting: 8 pictures, 2 pictures/s\n"
+    assert capsys.readouterr().err == "predicting: 8 images, 2 images/s\n"

@@ -123,7 +123,7 @@ def test_labels_and_sheets_that_do_not_fit_leave_the_old_files(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ResourceError, match=r"pseudo\.csv can't be used: No space left"):
-        label.write(pseudo_labels, pseudo_labels.trusted, files[0], False)
+        label.write(pseudo_labels, pseudo_labels.trusted, files[0])
     for file in files[1:]:
         with pytest.raises(ResourceError, match=f"{file.name} can't be written: No space left"):
             contact_sheet.write_sheet(pseudo_labels, file)

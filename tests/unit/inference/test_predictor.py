@@ -225,19 +225,19 @@ def test_csv_on_stdout_is_csv_alone(trained: Path, pictures: Path) -> None:
     listed = "\n".join(map(str, sorted(pictures.iterdir())[:4]))
     done = runner.invoke(app, ["predict", str(trained), "-", "--csv", "-"], input=listed)
     assert len(list(csv.DictReader(io.StringIO(done.stdout)))) == 4
-    assert "4 pictures" in done.stderr
+    assert "4 images" in done.stderr
 
 
 def test_a_store_is_predicted_split_by_split(trained: Path, digits: Store) -> None:
     words = ["predict", str(trained), str(digits.path), "--json"]
     done = json.loads(runner.invoke(app, words).stdout)
-    assert done["pictures"] == 360 == sum(row["pictures"] for row in done["labels"])
+    assert done["images"] == 360 == sum(row["images"] for row in done["labels"])
     error = runner.invoke(app, [*words, "--split", "nothing"]).exception
     assert isinstance(error, ConfigError) and "no split" in str(error)
 
 
 def test_nothing_readable_is_an_error(model: Predictor) -> None:
-    with pytest.raises(DataError, match="no picture could be read"):
+    with pytest.raises(DataError, match="no image could be read"):
         predict(model, ["gone.png"])
     with pytest.raises(DataError, match="not the folder of a run"):
         fastssl.load("no/such/run")

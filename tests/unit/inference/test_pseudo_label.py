@@ -38,7 +38,7 @@ def test_lines_hold_path_label_confidence_threshold_and_trust(
     done = fastssl.label(trained, data / "digits", tmp_path / "p.csv")
     rows = read(tmp_path / "p.csv")
     assert list(rows[0]) == ["path", "label", "confidence", "threshold", "trusted"]
-    assert len(rows) == done["pictures"] == 1437 - 400, "labelled pictures are not guessed at"
+    assert len(rows) == done["images"] == 1437 - 400, "labeled images get no pseudo-label"
     levels = cpl.thresholds(model.content["state"], model.resolved.settings).tolist()
     assert max(levels) > 0, "no class has a threshold: the test tests nothing"
     for row in rows:
@@ -57,7 +57,7 @@ def test_filters_leave_lines_out(trained: Path, data: Path, tmp_path: Path) -> N
     digits = data / "digits"
     done = fastssl.label(trained, digits, out, min_confidence=0.4)
     assert all(float(row["confidence"]) >= 0.4 for row in read(out))
-    assert 0 < done["written"] < done["pictures"]
+    assert 0 < done["written"] < done["images"]
     fastssl.label(trained, digits, out, trusted_only=True, given=True)
     kinds = [row["trusted"] for row in read(out)]
     assert kinds.count("given") == 400 and "no" not in kinds

@@ -3,12 +3,15 @@
 import io
 import logging
 import sys
+import threading
 
 import pytest
 
 import fastssl
 from fastssl.tracking import console
+from fastssl.tracking.metrics import Record
 from fastssl.tracking.progress_bar import Bar, Display
+from fastssl.tracking.run_dir import RunFolder
 from tests.runs import TINY
 
 
@@ -102,3 +105,17 @@ def test_a_quiet_block_shows_nothing(capsys, logger):
         logger.warning("of rank 1")
         logging.getLogger("fastssl.engine").info("of rank 1")
     assert capsys.readouterr().err == ""
+
+
+def test_tensorboard_gives_the_hook_of_threads_back(tmp_path, monkeypatch):
+    def hook(failure):
+        raise AssertionError
+
+    monkeypatch.setattr(threading, "excepthook", hook)
+    folder = RunFolder(tmp_path)
+    folder.claim(resume=False)
+    record = Record(folder, True, 0)
+    assert threading.excepthook != hook
+    record.close()
+    assert threading.excepthook is hook
+    folder.release()
