@@ -11,7 +11,7 @@ from fastssl.models import build
 from pipelines.loader.batch import Batch
 
 CLASSES, LABELED, UNLABELED, SIZE = 5, 6, 12, 8
-IMAGES = 40  # unlabelled images there are
+IMAGES = 40  # unlabeled images
 
 
 def facts(device: str = "cpu") -> DatasetInfo:

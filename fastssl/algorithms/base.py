@@ -1,8 +1,9 @@
-"""The contract of an algorithm: what it declares, what its step gets, what its step gives back.
+"""The contract of an algorithm: what it declares, what its step function gets and returns.
 
 An algorithm is one file with one step function. The loop does everything else: backward,
 optimizer, moving average, logging, checkpoints. Nothing here imports torch, so that the names,
-views and settings of all algorithms can be listed without it.
+views and settings of all algorithms can be listed without it; for the same reason the step
+functions import torch inside their bodies.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ if TYPE_CHECKING:
     from pipelines.loader.batch import Batch as Batch
 
 State: TypeAlias = "dict[str, Tensor]"
-"""What an algorithm remembers: updated in place, saved in the checkpoint as it is."""
+"""Tensors that an algorithm keeps between steps: updated in place, saved in the checkpoint."""
 
 
 class Settings(BaseModel):
-    """Settings of one algorithm; the sentence under a field is its description."""
+    """Settings of one algorithm; the docstring below a field is its description."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """What an algorithm may know of the data before training."""
+    """What an algorithm may know about the data before training."""
 
     num_classes: int
     num_unlabeled: int
-    labeled_shares: Tensor  # [C] class frequencies of the labelled set, summing to 1
+    labeled_shares: Tensor  # [C] class frequencies of the labeled set, summing to 1
     device: torch.device | str
 
 
@@ -47,22 +48,26 @@ class DatasetInfo:
 class Nets:
     """The two networks of a run."""
 
-    student: nn.Module  # the one that is trained
-    teacher: nn.Module  # its moving average; takes no gradient
+    student: nn.Module  # trained; inside DDP where there are several ranks
+    teacher: nn.Module  # moving average of the student (EMA); gets no gradient
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a step gives back."""
+    """What a step function returns."""
 
     loss: Tensor  # scalar with a graph; its mean over ranks is the loss of the global batch
-    metrics: dict[str, Tensor]  # scalars on the device, detached; read at log steps
-    tables: dict[str, Tensor] = field(default_factory=dict)  # small; read at evaluations
-    pseudo_label: Tensor | None = None  # [U] pseudo-labels, for the loop to compare with the truth
-    trusted: Tensor | None = None  # [U] weight in [0, 1] with which each guess is used
+    metrics: dict[str, Tensor]  # detached scalars, left on the device; read at log steps
+    tables: dict[str, Tensor] = field(default_factory=dict)  # small tensors; read at evaluations
+    pseudo_label: Tensor | None = None  # [U] compared with the true labels by the loop
+    trusted: Tensor | None = None  # [U] weight in [0, 1] of each pseudo-label in the loss
 
 
 Step: TypeAlias = "Callable[[Nets, Batch, State, Any, Tensor, Ranks], StepOutput]"
+"""step(nets, batch, state, settings, progress, ranks); `progress` is the share of training done."""
+
+Thresholds: TypeAlias = "Callable[[State, Any, int], Tensor]"
+"""thresholds(state, settings, num_classes): the current confidence threshold of each class [C]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +77,33 @@ class Algorithm:
     name: str
     summary: str  # first sentence of the file
     views: Mapping[str, str]  # name in the batch -> recipe of pipelines.views
-    forwards: str  # forward passes of one step, in words
+    forwards: str  # forward passes of one step, as a sentence for `fastssl list`
     config: type[Settings]
     step: Step
     init_state: Callable[[Any, DatasetInfo], State]
-    ratio: int  # default number of unlabelled images for each labelled one
-    labeled: Literal["split", "all"]  # the labelled split, or all training data as labelled
+    ratio: int  # default number of unlabeled images per labeled image
+    labeled: Literal["split", "all"]  # the labeled split, or all training data with their labels
     heads: Mapping[str, int]  # extra linear heads on the pooled features: name -> outputs
+    thresholds: Thresholds | None  # None: the algorithm has no threshold
 
     @property
     def unlabeled(self) -> bool:
-        """Whether there is an unlabelled stream at all."""
+        """Whether the algorithm uses unlabeled images."""
         return bool(self.views)
 
 
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm")
 
 
+def fixed_thresholds(state: State, config: Any, num_classes: int) -> Tensor:
+    """Return the setting `threshold` for each class."""
+    import torch
+
+    return torch.full((num_classes,), float(config.threshold), dtype=torch.float64)
+
+
 def no_state(config: Any, info: DatasetInfo) -> State:
-    """Remember nothing."""
+    """Return an empty state."""
     return {}
 
 
@@ -104,8 +117,14 @@ def algorithm(
     ratio: int = 1,
     labeled: Literal["split", "all"] = "split",
     heads: Mapping[str, int] | None = None,
+    thresholds: Thresholds | None = None,
 ) -> Callable[[Step], Step]:
-    """Register a step function as the algorithm `name`."""
+    """Register a step function as the algorithm `name`.
+
+    Without `thresholds`, an algorithm that has a setting `threshold` uses it for every class.
+    """
+    if thresholds is None and "threshold" in config.model_fields:
+        thresholds = fixed_thresholds
 
     def register(step: Step) -> Step:
         text = " ".join((sys.modules[step.__module__].__doc__ or "").split("\n\n")[0].split())
@@ -122,6 +141,7 @@ def algorithm(
                 ratio=ratio,
                 labeled=labeled,
                 heads=dict(heads or {}),
+                thresholds=thresholds,
             ),
         )
         return step

@@ -1,14 +1,15 @@
-"""FixMatch: trust a confident guess on a weak view, and teach it to a strong view.
+"""FixMatch: a confident prediction on a weak view becomes the label of a strong view.
 
-What the network is sure of under a slight change of an image must hold under a heavy one.
-Paper: https://arxiv.org/abs/2001.07685. Loss, with ^ for stop-gradient and H for cross-entropy:
+What the network predicts with confidence for a slightly changed image should hold for a heavily
+changed one. Paper: https://arxiv.org/abs/2001.07685. Loss, with ^ for stop-gradient and H for
+cross-entropy:
 
-    H(y, p(x)) + lam * mean(1[max ^p(w) >= tau] * H(argmax ^p(w), p(s)))
+    H(y, p(x)) + lambda_u * mean(1[max ^p(w) >= tau] * H(argmax ^p(w), p(s)))
 
-The mean runs over all U images. TorchSSL does the same, in one concatenated forward (our default;
-see `forward`). The ablation of the FlexMatch paper adds a class balance term,
-sum_c q_c log(q_c / p_c) with q uniform and p the mean prediction of the batch; its weight and its
-images are not stated there, so both are settings.
+The mean runs over all U images, not only the confident ones. TorchSSL runs labeled, weak and
+strong images in one forward pass, and so does our default (see `forward`). The ablation of the
+FlexMatch paper adds a class balance term, sum_c q_c log(q_c / p_c) with q uniform and p the mean
+prediction of the batch. The paper does not state its weight and its images: both are settings.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.common.losses import Forward, hard_loss, three_logits
+from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.common.losses import forward_all, masked_cross_entropy
+from fastssl.algorithms.common.settings import WeakStrongSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,23 +28,17 @@ if TYPE_CHECKING:
     from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
-class FixMatchSettings(Settings):
+class FixMatchSettings(WeakStrongSettings):
     """Settings of FixMatch."""
 
     threshold: float = Field(0.95, gt=0, le=1)
-    """Smallest probability, on the weak view, at which a guess becomes a label (tau)."""
-
-    unlabeled_weight: float = Field(1.0, ge=0)
-    """Weight of the unlabelled loss (lambda_u)."""
+    """Confidence on the weak view from which a prediction becomes a label (tau)."""
 
     class_balance: float = Field(0.0, ge=0)
     """Weight of the class balance term; 0 is plain FixMatch, 1 our form of the ablation."""
 
     balance_over: Literal["weak", "strong", "labeled", "all"] = "weak"
-    """Images whose mean prediction the class balance term looks at."""
-
-    forward: Forward = "together"
-    """`split` runs weak views in a pass without gradient: cheaper, not the same numbers."""
+    """Images whose mean prediction enters the class balance term."""
 
     @model_validator(mode="after")
     def _balance_needs_a_gradient(self) -> Self:
@@ -55,21 +51,21 @@ class FixMatchSettings(Settings):
     "fixmatch",
     views={"weak": "weak", "strong": "strong"},
     config=FixMatchSettings,
-    forwards="1: labelled, weak and strong together",
+    forwards="1: labeled, weak and strong together",
     ratio=7,
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: FixMatchSettings, progress: Tensor, ranks: Ranks
 ) -> StepOutput:
-    """One step of FixMatch."""
+    """Compute the loss of one step of FixMatch."""
     import torch.nn.functional as F
 
-    logits, weak, strong = three_logits(nets, batch, config.forward)
+    logits, weak, strong = forward_all(nets.student, batch, config.forward)
     labeled_loss = F.cross_entropy(logits, batch.labels)
 
-    confidence, pseudo_label = weak.detach().softmax(dim=1).max(dim=1)
+    confidence, pseudo_label = weak.detach().softmax(dim=1).max(dim=1)  # [U], [U]
     trusted = (confidence >= config.threshold).to(strong.dtype)
-    unlabeled_loss = hard_loss(strong, pseudo_label, trusted)  # mean over all U images
+    unlabeled_loss = masked_cross_entropy(strong, pseudo_label, trusted)
 
     loss = labeled_loss + config.unlabeled_weight * unlabeled_loss
     metrics = {
@@ -86,9 +82,10 @@ def step(
 
 
 def balance_loss(logits: list[Tensor], ranks: Ranks) -> Tensor:
-    """Give the divergence of the uniform distribution from the mean prediction."""
+    """Return the divergence of the mean prediction from the uniform distribution."""
     import torch
 
+    # The mean is taken over all ranks: the term is not linear in the predictions.
     mean = ranks.mean_with_grad(torch.cat(logits).softmax(dim=1).mean(dim=0))  # [C]
     uniform = 1 / mean.shape[0]
     return -(uniform * (mean.clamp_min(1e-12) / uniform).log()).sum()

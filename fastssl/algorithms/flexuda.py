@@ -1,13 +1,13 @@
-"""Flex-UDA: UDA whose threshold is low for classes that are still badly learnt.
+"""Flex-UDA: UDA with a lower threshold for classes that are not yet learned well.
 
-The curriculum of FlexMatch with soft, sharpened targets.
-Paper: https://arxiv.org/abs/2110.08263 (FlexMatch) over https://arxiv.org/abs/1904.12848 (UDA).
-Loss, with the thresholds T(c) of cpl.py and marks at 0.8:
+This is the curriculum of FlexMatch with soft, sharpened targets.
+Papers: https://arxiv.org/abs/2110.08263 (FlexMatch), https://arxiv.org/abs/1904.12848 (UDA).
+Loss, with the thresholds T(c) of common/cpl.py and tau = 0.8:
 
     mean(1[max p(x) <= tsa] * H(y, p(x)))
-        + lam * mean(1[max ^p(w) >= T(argmax ^p(w))] * H(softmax(^z(w) / T), p(s)))
+        + lambda_u * mean(1[max ^p(w) >= T(argmax ^p(w))] * H(softmax(^z(w) / T), p(s)))
 
-Temperature and annealing are UDA's; so are TorchSSL's departures, named in uda.py.
+Temperature and annealing are as in UDA, where the differences from TorchSSL are named.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import Field
 
 from fastssl.algorithms.base import StepOutput, algorithm
 from fastssl.algorithms.common import cpl
-from fastssl.algorithms.common.losses import losses, soft_loss, three_logits
+from fastssl.algorithms.common.losses import forward_all, soft_cross_entropy, step_output
 from fastssl.algorithms.uda import UDASettings, annealed_loss
 
 if TYPE_CHECKING:
@@ -31,33 +31,28 @@ class FlexUDASettings(cpl.CurriculumSettings, UDASettings):
     """Settings of the curriculum and of UDA."""
 
     threshold: float = Field(0.8, gt=0, le=1)
-    """Probability at which a guess is marked, and the highest threshold (tau)."""
+    """Confidence at which an image is marked, and the highest threshold (tau)."""
 
 
 @algorithm(
     "flexuda",
     views={"weak": "weak", "strong": "strong"},
     config=FlexUDASettings,
-    forwards="1: labelled, weak and strong together",
+    forwards="1: labeled, weak and strong together",
     init_state=cpl.init_state,
+    thresholds=cpl.thresholds,
     ratio=7,
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: FlexUDASettings, progress: Tensor, ranks: Ranks
 ) -> StepOutput:
-    """One step of Flex-UDA."""
-    logits, weak, strong = three_logits(nets, batch, config.forward)
+    """Compute the loss of one step of Flex-UDA and update the marks."""
+    logits, weak, strong = forward_all(nets.student, batch, config.forward)
     labeled_loss = annealed_loss(logits, batch.labels, config.tsa, progress)
     decision = cpl.curriculum(weak, batch, state, config, ranks)
     target = (weak.detach() / config.temperature).softmax(dim=1)
-    unlabeled_loss = soft_loss(strong, target, decision.trusted)  # mean over all U images
-    return StepOutput(
-        loss=labeled_loss + config.unlabeled_weight * unlabeled_loss,
-        metrics={
-            **losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
-            "trusted": decision.trusted.mean(),
-        },
-        tables=cpl.tables(state, decision),
-        pseudo_label=decision.pseudo_label,
-        trusted=decision.trusted,
-    )
+    unlabeled_loss = soft_cross_entropy(strong, target, decision.trusted)
+    loss = labeled_loss + config.unlabeled_weight * unlabeled_loss
+    terms = {"labeled": labeled_loss, "unlabeled": unlabeled_loss}
+    tables = cpl.tables(state, decision)
+    return step_output(loss, terms, decision.pseudo_label, decision.trusted, tables)

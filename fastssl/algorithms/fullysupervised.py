@@ -1,7 +1,7 @@
-"""Fully supervised: learn from all training data with all its labels, the line to approach.
+"""Fully supervised: learn from all training data with all their labels: an upper reference.
 
-No method that is given fewer labels is expected to pass it.
-Loss: H(y, p(x)). The labelled stream is the whole training set; there is no unlabelled one.
+No method that is given fewer labels is expected to pass it. Loss: H(y, p(x)). The labeled stream
+is the whole training set; there is no unlabeled stream.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class FullySupervisedSettings(Settings):
-    """Nothing to set."""
+    """There are no settings."""
 
 
-@algorithm("fullysupervised", config=FullySupervisedSettings, forwards="1: labelled", labeled="all")
+@algorithm("fullysupervised", config=FullySupervisedSettings, forwards="1: labeled", labeled="all")
 def step(
     nets: Nets,
     batch: Batch,
@@ -30,5 +30,5 @@ def step(
     progress: Tensor,
     ranks: Ranks,
 ) -> StepOutput:
-    """One step on labelled images, drawn from all training data."""
+    """Compute the cross-entropy of labeled images, drawn from all training data."""
     return supervised.step(nets, batch, state, config, progress, ranks)

@@ -1,15 +1,16 @@
-"""Mean Teacher: the network must answer as the moving average of its own past does.
+"""Mean Teacher: the network must agree with the moving average of its own past weights.
 
-An average of weights errs less than each of them, and so makes better targets.
-Paper: https://arxiv.org/abs/1703.01780. Loss, with p' the answer of the average network, ^ for
+An average of weights makes fewer errors than each of them, and so gives better targets.
+Paper: https://arxiv.org/abs/1703.01780. Loss, with p' for the average network (the teacher), ^ for
 stop-gradient and r a linear ramp:
 
-    H(y, p(x)) + lam * r * MSE(p(w2), ^p'(w1))
+    H(y, p(x)) + lambda_u * r * MSE(p(w2), ^p'(w1))
 
-The teacher normalises by batch statistics, as in training, and no unlabelled pass moves running
-statistics. As TorchSSL: lam 50, linear ramp over 0.4 of training, and the moving average of the
-whole run as teacher; the paper ramps by exp(-5 (1 - t)^2) and moves the average faster at first.
-In a short run a slow teacher holds the student back: lower `ema` with the number of steps.
+The teacher normalizes by batch statistics, as in training, and no unlabeled pass changes running
+statistics. As in TorchSSL, lambda_u is 50, the ramp is linear over 0.4 of training, and the
+teacher is the moving average of the whole run. The paper ramps by exp(-5 (1 - t)^2) and updates
+the average faster at first. In a short run a slow teacher holds the student back: lower `ema`
+together with the number of steps.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.common.losses import forward, frozen_statistics, losses, ramp, square_loss
+from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.common import losses
+from fastssl.algorithms.common.settings import RampSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,21 +29,18 @@ if TYPE_CHECKING:
     from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
-class MeanTeacherSettings(Settings):
+class MeanTeacherSettings(RampSettings):
     """Settings of Mean Teacher."""
 
     unlabeled_weight: float = Field(50.0, ge=0)
-    """Weight of the unlabelled loss after the ramp (lambda_u)."""
-
-    ramp: float = Field(0.4, ge=0, le=1)
-    """Share of training over which the unlabelled weight rises from 0; 0 for no ramp."""
+    """Weight of the unlabeled loss after the ramp (lambda_u)."""
 
 
 @algorithm(
     "meanteacher",
     views={"one": "weak", "other": "weak"},
     config=MeanTeacherSettings,
-    forwards="3: labelled; a weak view; another one through the teacher, without gradient",
+    forwards="3: labeled; a weak view; another one through the teacher, without gradient",
 )
 def step(
     nets: Nets,
@@ -51,19 +50,19 @@ def step(
     progress: Tensor,
     ranks: Ranks,
 ) -> StepOutput:
-    """One step of Mean Teacher."""
+    """Compute the loss of one step of Mean Teacher."""
     import torch
     import torch.nn.functional as F
 
-    (logits,) = forward(nets.student, batch.images)
-    with frozen_statistics(nets.student):
-        (student,) = forward(nets.student, batch.views["other"])
-    with torch.no_grad(), frozen_statistics(nets.teacher):
-        (teacher,) = forward(nets.teacher, batch.views["one"])
+    (logits,) = losses.forward(nets.student, batch.images)
+    with losses.frozen_statistics(nets.student):
+        (student,) = losses.forward(nets.student, batch.views["other"])
+    with torch.no_grad(), losses.frozen_statistics(nets.teacher):
+        (teacher,) = losses.forward(nets.teacher, batch.views["one"])
     labeled_loss = F.cross_entropy(logits, batch.labels)
-    unlabeled_loss = square_loss(student, teacher.softmax(dim=1))
-    weight = config.unlabeled_weight * ramp(progress, config.ramp)
+    unlabeled_loss = losses.squared_error(student, teacher.softmax(dim=1))
+    weight = config.unlabeled_weight * losses.ramp(progress, config.ramp)
     return StepOutput(
         loss=labeled_loss + weight * unlabeled_loss,
-        metrics=losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
+        metrics=losses.loss_metrics(labeled=labeled_loss, unlabeled=unlabeled_loss),
     )

@@ -1,14 +1,15 @@
-"""MixMatch: guess labels from two views, sharpen them, and train on mixtures of all images.
+"""MixMatch: average two predictions, sharpen them, and train on mixtures of all images.
 
-Between two images the answer must change evenly, which keeps it simple.
+Between two images the prediction must change linearly, which keeps the function simple.
 Paper: https://arxiv.org/abs/1905.02249. With q the sharpened mean of ^p(w1) and ^p(w2), the batch
-[(x, y), (w1, q), (w2, q)] is mixed with a permutation of itself (mixing.py), and the loss is
+[(x, y), (w1, q), (w2, q)] is mixed with a permutation of itself (common/mixup.py), and the loss is
 
-    H(y', p(x')) + lam * r * MSE(p(u'), q')
+    H(y', p(x')) + lambda_u * r * MSE(p(u'), q')
 
-As TorchSSL: guesses come from two passes without gradient; the mixed batch passes in interleaved
-chunks of which the first alone moves BatchNorm's running statistics; lam 100, ramp over 0.4 of
-training; one mixing weight a batch (the paper: one an image, see `per_sample`).
+As in TorchSSL, pseudo-labels come from two passes without gradient; the mixed batch passes in
+interleaved chunks, of which only the first updates BatchNorm's running statistics; lambda_u is
+100, with a ramp over 0.4 of training; there is one mixing weight per batch (in the paper: one per
+image, see `per_sample`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.common.losses import forward, frozen_statistics, losses, ramp, sharpen
+from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.common.losses import forward, frozen_statistics, loss_metrics, ramp, sharpen
 from fastssl.algorithms.common.mixup import forward_chunks, mix, shared_mean
+from fastssl.algorithms.common.settings import RampSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,23 +29,20 @@ if TYPE_CHECKING:
     from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
-class MixMatchSettings(Settings):
+class MixMatchSettings(RampSettings):
     """Settings of MixMatch."""
 
     temperature: float = Field(0.5, gt=0)
-    """Sharpening of the guesses (T)."""
+    """Temperature of the pseudo-labels; below 1 it sharpens them (T)."""
 
     alpha: float = Field(0.5, gt=0)
     """Shape of the Beta distribution of mixing weights."""
 
     per_sample: bool = False
-    """Draw a mixing weight for each image, as the paper, instead of one a batch."""
+    """Draw a mixing weight for each image, as in the paper, instead of one per batch."""
 
     unlabeled_weight: float = Field(100.0, ge=0)
-    """Weight of the unlabelled loss after the ramp (lambda_u)."""
-
-    ramp: float = Field(0.4, ge=0, le=1)
-    """Share of training over which the unlabelled weight rises from 0; 0 for no ramp."""
+    """Weight of the unlabeled loss after the ramp (lambda_u)."""
 
 
 @algorithm(
@@ -55,7 +54,7 @@ class MixMatchSettings(Settings):
 def step(
     nets: Nets, batch: Batch, state: State, config: MixMatchSettings, progress: Tensor, ranks: Ranks
 ) -> StepOutput:
-    """One step of MixMatch."""
+    """Compute the loss of one step of MixMatch."""
     import torch
     import torch.nn.functional as F
 
@@ -80,7 +79,7 @@ def step(
     weight = config.unlabeled_weight * ramp(progress, config.ramp)
     return StepOutput(
         loss=labeled_loss + weight * unlabeled_loss,
-        metrics=losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
+        metrics=loss_metrics(labeled=labeled_loss, unlabeled=unlabeled_loss),
         pseudo_label=pseudo_labels.argmax(dim=1),
         trusted=pseudo_labels.new_ones(len(pseudo_labels)),
     )

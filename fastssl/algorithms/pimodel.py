@@ -1,13 +1,14 @@
-"""Pi-Model: two weak views of an image must get the same answer from the network.
+"""Pi-Model: the network must give the same answer for two weak views of an image.
 
-Small changes of an image do not change what it shows, so they must not change the answer.
+Small changes of an image do not change what it shows, so they must not change the prediction.
 Paper: https://arxiv.org/abs/1610.02242. Loss, with ^ for stop-gradient and r a linear ramp:
 
-    H(y, p(x)) + lam * r * MSE(p(w1), ^p(w2))
+    H(y, p(x)) + lambda_u * r * MSE(p(w1), ^p(w2))
 
-Three passes; those of the unlabelled images leave BatchNorm's running statistics alone. As
-TorchSSL: the second view is a fixed target, the ramp is linear over 0.4 of training and lam is 10;
-the paper lets gradient flow into both views and ramps by exp(-5 (1 - t)^2).
+There are three passes; those of the unlabeled images leave BatchNorm's running statistics
+unchanged. As in TorchSSL, the second view is a fixed target, the ramp is linear over 0.4 of
+training and lambda_u is 10. The paper lets gradient flow into both views and ramps by
+exp(-5 (1 - t)^2).
 """
 
 from __future__ import annotations
@@ -16,8 +17,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.common.losses import forward, frozen_statistics, losses, ramp, square_loss
+from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.common.losses import (
+    forward,
+    frozen_statistics,
+    loss_metrics,
+    ramp,
+    squared_error,
+)
+from fastssl.algorithms.common.settings import RampSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,26 +33,23 @@ if TYPE_CHECKING:
     from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
-class PiModelSettings(Settings):
+class PiModelSettings(RampSettings):
     """Settings of the Pi-Model."""
 
     unlabeled_weight: float = Field(10.0, ge=0)
-    """Weight of the unlabelled loss after the ramp (lambda_u)."""
-
-    ramp: float = Field(0.4, ge=0, le=1)
-    """Share of training over which the unlabelled weight rises from 0; 0 for no ramp."""
+    """Weight of the unlabeled loss after the ramp (lambda_u)."""
 
 
 @algorithm(
     "pimodel",
     views={"one": "weak", "other": "weak"},
     config=PiModelSettings,
-    forwards="3: labelled; one weak view; another, without gradient",
+    forwards="3: labeled; one weak view; another, without gradient",
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: PiModelSettings, progress: Tensor, ranks: Ranks
 ) -> StepOutput:
-    """One step of the Pi-Model."""
+    """Compute the loss of one step of the Pi-Model."""
     import torch
     import torch.nn.functional as F
 
@@ -54,9 +59,9 @@ def step(
         with torch.no_grad():
             (other,) = forward(nets.student, batch.views["other"])
     labeled_loss = F.cross_entropy(logits, batch.labels)
-    unlabeled_loss = square_loss(one, other.softmax(dim=1))
+    unlabeled_loss = squared_error(one, other.softmax(dim=1))
     weight = config.unlabeled_weight * ramp(progress, config.ramp)
     return StepOutput(
         loss=labeled_loss + weight * unlabeled_loss,
-        metrics=losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
+        metrics=loss_metrics(labeled=labeled_loss, unlabeled=unlabeled_loss),
     )

@@ -1,14 +1,14 @@
-"""Pseudo-Label: the network's own confident guesses are its labels.
+"""Pseudo-Label: the network's own confident predictions are its labels.
 
-Trained on them, it moves its boundary away from where images lie dense.
+Trained on them, it moves its decision boundary away from regions where images are dense.
 Paper: https://www.kaggle.com/blobs/download/forum-message-attachment-files/746/pseudo_label_final.pdf
 (Lee, 2013). Loss, with r a linear ramp:
 
-    H(y, p(x)) + lam * r * mean(1[max p(w) >= tau] * H(argmax p(w), p(w)))
+    H(y, p(x)) + lambda_u * r * mean(1[max p(w) >= tau] * H(argmax p(w), p(w)))
 
-One weak view gives both label and gradient; its pass leaves BatchNorm's running statistics alone.
-The threshold and the ramp over 0.4 of training are TorchSSL's; the paper has no threshold and
-ramps in three pieces.
+One weak view gives both the label and the gradient; its pass leaves BatchNorm's running statistics
+unchanged. The threshold and the ramp over 0.4 of training are TorchSSL's; the paper has no
+threshold and a ramp in three pieces.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.common.losses import forward, frozen_statistics, hard_loss, losses, ramp
+from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.common import losses
+from fastssl.algorithms.common.settings import RampSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,24 +27,21 @@ if TYPE_CHECKING:
     from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
-class PseudoLabelSettings(Settings):
+class PseudoLabelSettings(RampSettings):
     """Settings of Pseudo-Label."""
 
     threshold: float = Field(0.95, gt=0, le=1)
-    """Smallest probability at which a guess becomes a label (tau)."""
+    """Confidence from which a prediction becomes a label (tau)."""
 
     unlabeled_weight: float = Field(1.0, ge=0)
-    """Weight of the unlabelled loss after the ramp (lambda_u)."""
-
-    ramp: float = Field(0.4, ge=0, le=1)
-    """Share of training over which the unlabelled weight rises from 0; 0 for no ramp."""
+    """Weight of the unlabeled loss after the ramp (lambda_u)."""
 
 
 @algorithm(
     "pseudolabel",
     views={"weak": "weak"},
     config=PseudoLabelSettings,
-    forwards="2: labelled; weak",
+    forwards="2: labeled; weak",
 )
 def step(
     nets: Nets,
@@ -53,23 +51,17 @@ def step(
     progress: Tensor,
     ranks: Ranks,
 ) -> StepOutput:
-    """One step of Pseudo-Label."""
+    """Compute the loss of one step of Pseudo-Label."""
     import torch.nn.functional as F
 
-    (logits,) = forward(nets.student, batch.images)
-    with frozen_statistics(nets.student):
-        (weak,) = forward(nets.student, batch.views["weak"])
+    (logits,) = losses.forward(nets.student, batch.images)
+    with losses.frozen_statistics(nets.student):
+        (weak,) = losses.forward(nets.student, batch.views["weak"])
     labeled_loss = F.cross_entropy(logits, batch.labels)
-    confidence, pseudo_label = weak.detach().softmax(dim=1).max(dim=1)
+    confidence, pseudo_label = weak.detach().softmax(dim=1).max(dim=1)  # [U], [U]
     trusted = (confidence >= config.threshold).to(weak.dtype)
-    unlabeled_loss = hard_loss(weak, pseudo_label, trusted)  # mean over all U images
-    weight = config.unlabeled_weight * ramp(progress, config.ramp)
-    return StepOutput(
-        loss=labeled_loss + weight * unlabeled_loss,
-        metrics={
-            **losses(labeled=labeled_loss, unlabeled=unlabeled_loss),
-            "trusted": trusted.mean(),
-        },
-        pseudo_label=pseudo_label,
-        trusted=trusted,
-    )
+    unlabeled_loss = losses.masked_cross_entropy(weak, pseudo_label, trusted)
+    weight = config.unlabeled_weight * losses.ramp(progress, config.ramp)
+    loss = labeled_loss + weight * unlabeled_loss
+    terms = {"labeled": labeled_loss, "unlabeled": unlabeled_loss}
+    return losses.step_output(loss, terms, pseudo_label, trusted)

@@ -1,15 +1,15 @@
-"""ReMixMatch: MixMatch with aligned guesses, strong views anchored to them, and rotations.
+"""ReMixMatch: MixMatch with aligned pseudo-labels, strong views and a rotation task.
 
-Guesses keep the class shares of the labelled set, and a strong view must match its weak one.
-Paper: https://arxiv.org/abs/1911.09785. With q the guess ^p(w) scaled by (labelled class shares /
-running mean of predictions) and sharpened, the batch [(x, y), (s1, q), (s2, q), (w, q)] is mixed
-with a permutation of itself (mixing.py), and the loss is, with r a linear ramp,
+Pseudo-labels keep the class frequencies of the labeled set; a strong view must match its weak one.
+Paper: https://arxiv.org/abs/1911.09785. With q = ^p(w), scaled by labeled class frequencies over
+the running mean of predictions and sharpened, the batch [(x, y), (s1, q), (s2, q), (w, q)] is
+mixed with a permutation of itself (common/mixup.py). The loss is, with r a linear ramp,
 
     H(y', p(x')) + 1.5 * r * H(q', p(u')) + 0.5 * r * H(q, p(s1)) + 0.5 * H(k, rotation(rot_k(s1)))
 
-As TorchSSL: guesses come from a pass without gradient; the mixed batch passes in interleaved
-chunks of which the first alone moves running statistics; the ramp is over 1/64 of training and
-not on the rotation loss; one mixing weight a batch (the paper: one an image).
+As in TorchSSL, pseudo-labels come from a pass without gradient; the mixed batch passes in
+interleaved chunks, of which only the first updates running statistics; the ramp covers 1/64 of
+training and not the rotation loss; there is one mixing weight per batch (in the paper: per image).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReMixSettings(MixMatchSettings):
     """Shape of the Beta distribution of mixing weights."""
 
     unlabeled_weight: float = Field(1.5, ge=0)
-    """Weight of the loss of mixed unlabelled images after the ramp."""
+    """Weight of the loss of mixed unlabeled images after the ramp (lambda_u)."""
 
     strong_weight: float = Field(0.5, ge=0)
     """Weight of the loss of the unmixed strong view after the ramp."""
@@ -52,7 +52,7 @@ class ReMixSettings(MixMatchSettings):
 
 
 def init_state(config: ReMixSettings, info: DatasetInfo) -> State:
-    """Predictions are not yet known; wanted are the class shares of the labelled set."""
+    """Start without predictions; the target frequencies are those of the labeled set."""
     shares = info.labeled_shares.to(info.device).float().clone()
     return {"predicted": shares.new_zeros(len(shares)), "wanted": shares}
 
@@ -88,18 +88,18 @@ def step(
     logits = forward_chunks(nets.student, mixed.images)
     with losses.frozen_statistics(nets.student):
         (anchored,) = losses.forward(nets.student, strong)
-        rotated = losses.full(nets.student(rotate(strong, turns), heads=True)["rotation"])
+        rotated = losses.at_least_fp32(nets.student(rotate(strong, turns), heads=True)["rotation"])
     entropies = -(mixed.targets * logits.log_softmax(dim=1)).sum(dim=1)
     labeled_loss = shared_mean(entropies, mixed.labeled, len(batch.images))
     mixed_loss = shared_mean(entropies, 1 - mixed.labeled, 3 * len(weak))
-    strong_loss = losses.soft_loss(anchored, pseudo_labels)
+    strong_loss = losses.soft_cross_entropy(anchored, pseudo_labels)
     rotation_loss = F.cross_entropy(rotated, turns)
     risen = config.unlabeled_weight * mixed_loss + config.strong_weight * strong_loss
     return StepOutput(
         loss=labeled_loss
         + losses.ramp(progress, config.ramp) * risen
         + config.rotation_weight * rotation_loss,
-        metrics=losses.losses(
+        metrics=losses.loss_metrics(
             labeled=labeled_loss, unlabeled=mixed_loss, strong=strong_loss, rotation=rotation_loss
         ),
         pseudo_label=pseudo_labels.argmax(dim=1),
@@ -108,7 +108,11 @@ def step(
 
 
 def pseudo_label(logits: Tensor, state: State, config: ReMixSettings, ranks: Ranks) -> Tensor:
-    """Align predictions to the labelled class shares, then sharpen them."""
+    """Return predictions, aligned to the labeled class frequencies and sharpened [U, C]."""
     answer = logits.softmax(dim=1)
-    predicted = losses.average(state["predicted"], ranks.mean(answer.mean(dim=0)), config.decay)
-    return losses.sharpen(losses.align(answer, predicted, state["wanted"]), config.temperature)
+    predicted = losses.update_average(
+        state["predicted"], ranks.mean(answer.mean(dim=0)), config.decay
+    )
+    return losses.sharpen(
+        losses.align_distribution(answer, predicted, state["wanted"]), config.temperature
+    )

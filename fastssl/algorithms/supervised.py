@@ -1,7 +1,6 @@
-"""Supervised: learn from the labelled images alone, the line that every other method must beat.
+"""Supervised: learn from the labeled images alone: the baseline that every method must beat.
 
-Cross-entropy on weak views, nothing else.
-Loss: H(y, p(x)) over the labelled batch. There is no unlabelled stream.
+Loss: H(y, p(x)) on weak views of the labeled batch. There is no unlabeled stream.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastssl.algorithms.base import Settings, StepOutput, algorithm
-from fastssl.algorithms.common.losses import forward
+from fastssl.algorithms.common.losses import forward, loss_metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,21 +17,16 @@ if TYPE_CHECKING:
 
 
 class SupervisedSettings(Settings):
-    """Nothing to set."""
+    """There are no settings."""
 
 
-@algorithm("supervised", config=SupervisedSettings, forwards="1: labelled")
+@algorithm("supervised", config=SupervisedSettings, forwards="1: labeled")
 def step(
-    nets: Nets,
-    batch: Batch,
-    state: State,
-    config: SupervisedSettings,
-    progress: Tensor,
-    ranks: Ranks,
+    nets: Nets, batch: Batch, state: State, config: Settings, progress: Tensor, ranks: Ranks
 ) -> StepOutput:
-    """One step on labelled images."""
+    """Compute the cross-entropy of the labeled images."""
     import torch.nn.functional as F
 
     (logits,) = forward(nets.student, batch.images)
     loss = F.cross_entropy(logits, batch.labels)
-    return StepOutput(loss=loss, metrics={"loss/labeled": loss.detach()})
+    return StepOutput(loss=loss, metrics=loss_metrics(labeled=loss))

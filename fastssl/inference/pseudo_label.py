@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fastssl.algorithms.common import cpl
 from fastssl.engine.build_data import make_data
 from fastssl.errors import DataError
 from fastssl.inference.predictor import Predictor
@@ -76,9 +75,8 @@ def unlabeled(model: Predictor, store: Store) -> npt.NDArray[np.int64]:
 
 def class_thresholds(model: Predictor) -> npt.NDArray[np.float64]:
     """Return the confidence at which the run's algorithm trusts a guess, for each class."""
-    settings = model.resolved.settings
-    if isinstance(settings, cpl.CurriculumSettings):
-        found = cpl.thresholds(model.content["state"], settings)
-        return np.asarray(found.double().numpy())
-    level = getattr(settings, "threshold", FALLBACK)
-    return np.full(len(model.classes), float(level))
+    count, resolved = len(model.classes), model.resolved
+    if resolved.algorithm.thresholds is None:
+        return np.full(count, FALLBACK)
+    found = resolved.algorithm.thresholds(model.content["state"], resolved.settings, count)
+    return np.asarray(found.double().numpy())

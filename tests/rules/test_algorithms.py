@@ -156,7 +156,7 @@ def test_a_resumed_run_is_the_uninterrupted_run(name):
 
 
 @EVERY
-def test_without_unlabelled_weights_the_labelled_term_is_left(name):
+def test_without_unlabeled_weights_the_labeled_term_is_left(name):
     algorithm = ALGORITHMS[name]
     weights = {key: 0.0 for key in algorithm.config.model_fields if key.endswith("_weight")}
     config = algorithm.config(**weights)

@@ -1,4 +1,4 @@
-"""MixUp over the global batch, and interleaving: what MixMatch and ReMixMatch share."""
+"""MixUp over the global batch, and interleaving, which MixMatch and ReMixMatch share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Mixed(NamedTuple):
-    """A mixed batch, cut into chunks of one labelled batch each, interleaved, this rank's part."""
+    """This rank's part of a mixed batch, cut into interleaved chunks of one labeled batch each."""
 
     images: list[Tensor]
     targets: Tensor  # [n, C]
-    labeled: Tensor  # [n] 1 where the heavier part of the mix is a labelled image, else 0
+    labeled: Tensor  # [n] 1 where the image with the larger weight is a labeled one, else 0
 
 
 def mix(
@@ -31,38 +31,39 @@ def mix(
     alpha: float,
     per_sample: bool,
 ) -> Mixed:
-    """Mix each image of the global batch with another one; the first group is the labelled one.
+    """Mix each image of the global batch with another one; the first group is the labeled one.
 
-    The weight of an image itself is max(l, 1 - l), l from Beta(alpha, alpha). Every group's size
-    is a multiple of the first one's. All ranks gather the batch and mix it alike, and each goes
-    on with its slice of every chunk, so many ranks do what one would.
+    An image keeps the weight max(l, 1 - l), with l drawn from Beta(alpha, alpha). The size of
+    each group is a multiple of the first one's. All ranks gather the batch and mix it in the same
+    way; each continues with its slice of every chunk, so the result does not depend on the number
+    of ranks.
     """
     import torch
 
     chunk = len(images[0]) * ranks.world
     sizes = [len(group) for group in images]
-    pictures = _everyone(torch.cat(images), sizes, ranks)
-    wanted = _everyone(torch.cat(targets), sizes, ranks)
-    count = len(pictures)
+    all_images = _gather_groups(torch.cat(images), sizes, ranks)
+    all_targets = _gather_groups(torch.cat(targets), sizes, ranks)
+    count = len(all_images)
     other = rng.permutation(key, 0, count)
-    drawn = rng.beta(key, 1, count if per_sample else 1, alpha).to(wanted.dtype)
+    drawn = rng.beta(key, 1, count if per_sample else 1, alpha).to(all_targets.dtype)
     weight = drawn.maximum(1 - drawn)[:, None]  # [n or 1, 1]
-    across = weight[:, :, None, None].to(pictures.dtype)
-    pictures = across * pictures + (1 - across) * pictures[other]
-    wanted = weight * wanted + (1 - weight) * wanted[other]
-    labeled = (torch.arange(count, device=wanted.device) < chunk).to(wanted.dtype)
+    per_image = weight[:, :, None, None].to(all_images.dtype)
+    all_images = per_image * all_images + (1 - per_image) * all_images[other]
+    all_targets = weight * all_targets + (1 - weight) * all_targets[other]
+    labeled = (torch.arange(count, device=all_targets.device) < chunk).to(all_targets.dtype)
     return Mixed(
         [
             ranks.take(part).contiguous(memory_format=torch.channels_last)
-            for part in interleave(torch.split(pictures, chunk))
+            for part in interleave(torch.split(all_images, chunk))
         ],
-        torch.cat([ranks.take(part) for part in interleave(torch.split(wanted, chunk))]),
+        torch.cat([ranks.take(part) for part in interleave(torch.split(all_targets, chunk))]),
         torch.cat([ranks.take(part) for part in interleave(torch.split(labeled, chunk))]),
     )
 
 
-def _everyone(local: Tensor, sizes: list[int], ranks: Ranks) -> Tensor:
-    """Gather groups that lie one after the other, so that each group is whole: one collective."""
+def _gather_groups(local: Tensor, sizes: list[int], ranks: Ranks) -> Tensor:
+    """Gather concatenated groups from all ranks, group by group, in one collective."""
     import torch
 
     if ranks.world == 1:
@@ -72,11 +73,11 @@ def _everyone(local: Tensor, sizes: list[int], ranks: Ranks) -> Tensor:
 
 
 def interleave(chunks: Sequence[Tensor]) -> list[Tensor]:
-    """Exchange parts of chunks, so that the first holds a piece of every chunk.
+    """Swap pieces of chunks, so that the first chunk holds a piece of each.
 
-    Chunk 0 is cut into as many pieces as there are chunks, and its piece i changes places with
-    piece i of chunk i. Doing it twice undoes it. BatchNorm's running statistics, which only the
-    first chunk moves, thus see all kinds of images.
+    Chunk 0 is cut into as many pieces as there are chunks; its piece i is swapped with piece i of
+    chunk i. Applying it twice restores the chunks. Only the first chunk updates BatchNorm's
+    running statistics, and so they cover labeled and unlabeled images.
     """
     import torch
 
@@ -90,7 +91,7 @@ def interleave(chunks: Sequence[Tensor]) -> list[Tensor]:
 
 
 def forward_chunks(model: nn.Module, chunks: list[Tensor]) -> Tensor:
-    """Give the logits of all chunks, each a pass of its own; the first alone moves BatchNorm."""
+    """Return the logits of all chunks, one pass each; only the first updates BatchNorm."""
     import torch
 
     logits = [*forward(model, chunks[0])]
@@ -101,16 +102,16 @@ def forward_chunks(model: nn.Module, chunks: list[Tensor]) -> Tensor:
 
 
 def shared_mean(values: Tensor, weight: Tensor, count: int) -> Tensor:
-    """Average values [n] where weight [n] is 1; `count` is a rank's fair share of such images.
+    """Sum values [n] where weight [n] is 1, over `count`: such images per rank on average.
 
-    After interleaving a rank may hold more or fewer of them than its share; the mean over ranks
-    is the mean over the global batch all the same.
+    After interleaving a rank may hold more or fewer of them. The mean over ranks is still the
+    mean over the global batch.
     """
     return (values * weight).sum() / count
 
 
 def rotate(images: Tensor, turns: Tensor) -> Tensor:
-    """Turn each square image by its number of quarters, without asking the host which."""
+    """Rotate each square image by its number of quarter turns [U], without a host sync."""
     import torch
 
     quarters = torch.stack([images.rot90(k, (2, 3)) for k in range(4)])  # [4, U, 3, H, W]

@@ -1,9 +1,9 @@
-"""Randomness inside a step: a pure function of the step's key, on the device, without generators.
+"""Random numbers inside a step: a function of the step's key, on the device, without generators.
 
-Numbers come from a counter-based hash (the finaliser of SplitMix64 over counter and key) in
-integer operations that every device and the compiler compute alike. `stream` keeps apart the
-draws of one step; `offset` is the place of the first number, so that a rank draws for its own
-images what one process would have drawn for them.
+Numbers come from a counter-based hash (the finalizer of SplitMix64 over counter and key), in
+integer operations whose results are the same on every device and when compiled. `stream`
+separates the draws of one step; `offset` is the position of the first number, so that a rank
+draws for its own images what a single process would have drawn for them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number
 _FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _SECOND = -7723592293110705685  # 0x94D049BB133111EB
-_TRIES = 16  # the chance that none is accepted is below 1e-20
+_TRIES = 16  # of rejection sampling; the chance that all fail is below 1e-20
 
 
 def _signed(value: int) -> int:
-    """Wrap a Python number into 64 bits, as tensors do."""
+    """Wrap a Python integer into signed 64 bits, as tensors do."""
     return (value + 2**63) % 2**64 - 2**63
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:
-    """Shift right without the sign."""
+    """Shift right and fill with zeros (a logical shift)."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -40,8 +40,8 @@ def bits(key: Tensor, stream: int, count: int, offset: int = 0) -> Tensor:
     """Draw `count` integers of 64 random bits."""
     import torch
 
-    # Nothing here multiplies the counter itself: the compiler would fold a large factor into its
-    # own index arithmetic, which does not wrap.
+    # Never multiply the counter itself: torch.compile would fold a large factor into its index
+    # arithmetic, which does not wrap around.
     counter = torch.arange(offset, offset + count, device=key.device)
     start = _mix(key[0] + _signed(stream * _GOLDEN)) ^ key[1]
     return _mix(_mix(start + counter) + _mix(key[1] + stream))
@@ -53,7 +53,7 @@ def uniform(key: Tensor, stream: int, count: int, offset: int = 0) -> Tensor:
 
 
 def normal(key: Tensor, stream: int, count: int, offset: int = 0) -> Tensor:
-    """Draw standard normal numbers, by Box and Muller, from two halves of the same bits."""
+    """Draw standard normal numbers by the Box-Muller method, from two halves of the same bits."""
     drawn = bits(key, stream, count, offset)
     radius = ((_shift(drawn, 41).float() + 0.5) * 2**-23).log().mul(-2).sqrt()
     angle = (drawn & (2**23 - 1)).float() * (2 * math.pi * 2**-23)
@@ -61,7 +61,7 @@ def normal(key: Tensor, stream: int, count: int, offset: int = 0) -> Tensor:
 
 
 def permutation(key: Tensor, stream: int, count: int) -> Tensor:
-    """Draw an order of `count` things."""
+    """Draw a permutation of 0 to `count` - 1."""
     return bits(key, stream, count).argsort(stable=True)
 
 
@@ -71,7 +71,7 @@ def choice(key: Tensor, stream: int, count: int, options: int, offset: int = 0) 
 
 
 def gamma(key: Tensor, stream: int, count: int, shape: float) -> Tensor:
-    """Draw from the Gamma distribution, by Marsaglia and Tsang, with a fixed number of tries."""
+    """Draw from the Gamma distribution by Marsaglia and Tsang, with a fixed number of tries."""
     import torch
 
     boosted = shape + 1 if shape < 1 else shape

@@ -42,8 +42,8 @@ def test_modes_come_back_even_after_an_error():
 
 def test_a_split_pass_keeps_no_graph_of_the_weak_views():
     batch = make_batch(ALGORITHMS["fixmatch"])
-    for way, weak_has_graph in (("together", True), ("split", False)):
-        logits = losses.three_logits(tiny_nets(), batch, way)
+    for mode, weak_has_graph in (("together", True), ("split", False)):
+        logits = losses.forward_all(tiny_nets().student, batch, mode)
         assert [z.requires_grad for z in logits] == [True, weak_has_graph, True]
 
 
@@ -111,11 +111,13 @@ def test_numbers_known_on_paper():
     half = torch.tensor([[0.5, 0.5]])
     zero = torch.zeros(1, 2)
     log2 = torch.tensor(2.0).log()
-    torch.testing.assert_close(losses.soft_loss(zero, half), log2)
-    torch.testing.assert_close(losses.hard_loss(zero, torch.tensor([0]), torch.ones(1)), log2)
+    torch.testing.assert_close(losses.soft_cross_entropy(zero, half), log2)
+    torch.testing.assert_close(
+        losses.masked_cross_entropy(zero, torch.tensor([0]), torch.ones(1)), log2
+    )
     sharp = losses.sharpen(torch.tensor([[0.75, 0.25]]), 0.5)
     torch.testing.assert_close(sharp, torch.tensor([[0.9, 0.1]]))
-    square = losses.square_loss(zero, torch.tensor([[1.0, 0.0]]))
+    square = losses.squared_error(zero, torch.tensor([[1.0, 0.0]]))
     torch.testing.assert_close(square, torch.tensor(0.25))
     ramps = [losses.ramp(torch.tensor(t), 0.4).item() for t in (0.0, 0.1, 0.4, 1.0)]
     assert ramps == pytest.approx([0, 0.25, 1, 1])
@@ -124,9 +126,9 @@ def test_numbers_known_on_paper():
 
 def test_an_average_starts_with_its_first_value():
     memory = torch.zeros(2)
-    losses.average(memory, torch.tensor([0.2, 0.8]), 0.9)
+    losses.update_average(memory, torch.tensor([0.2, 0.8]), 0.9)
     assert memory.tolist() == pytest.approx([0.2, 0.8])
-    losses.average(memory, torch.tensor([1.0, 0.0]), 0.9)
+    losses.update_average(memory, torch.tensor([1.0, 0.0]), 0.9)
     assert memory.tolist() == pytest.approx([0.28, 0.72])
 
 

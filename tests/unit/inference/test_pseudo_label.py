@@ -3,13 +3,16 @@
 import csv
 import html
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import fastssl
 from fastssl.algorithms.common import cpl
+from fastssl.config.resolve import load
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference import contact_sheet, pseudo_label
 from fastssl.inference.predictor import Predictor
@@ -50,6 +53,26 @@ def test_lines_hold_path_label_confidence_threshold_and_trust(
     place = {path: number for number, path in enumerate(store.source_paths("train"))}
     for row in rows[:5]:
         assert model.predict(store.image("train", place[row["path"]])).label == row["label"]
+
+
+def test_freematch_labels_by_its_learned_thresholds(model: Predictor) -> None:
+    resolved = load("digits", ["algorithm=freematch", "algo.highest=0.8"])
+    averages = torch.tensor([0.9, *torch.linspace(0.1, 0.2, 10).tolist(), *[0.1] * 10])
+    learned = SimpleNamespace(
+        classes=model.classes, resolved=resolved, content={"state": {"averages": averages}}
+    )
+    levels = pseudo_label.class_thresholds(learned)
+    assert levels == pytest.approx(0.8 * np.linspace(0.1, 0.2, 10) / 0.2)
+
+
+def test_an_algorithm_with_one_threshold_labels_by_it_and_one_without_by_the_fallback(
+    model: Predictor,
+) -> None:
+    for overrides, level in ((["algorithm=uda"], 0.8), (["algorithm=softmatch"], 0.95)):
+        untrained = SimpleNamespace(
+            classes=model.classes, resolved=load("digits", overrides), content={"state": {}}
+        )
+        assert pseudo_label.class_thresholds(untrained).tolist() == [level] * 10
 
 
 def test_filters_leave_lines_out(trained: Path, data: Path, tmp_path: Path) -> None:
@@ -120,14 +143,6 @@ def test_the_sheet_shows_both_ends_of_every_class(
         assert picture.size[0] > 1000
     with pytest.raises(ConfigError, match="contact sheet"):
         contact_sheet.write_sheet(pseudo_labels, tmp_path / "s.pdf")
-
-
-def test_another_algorithms_threshold_is_its_own(model: Predictor) -> None:
-    from types import SimpleNamespace
-
-    for settings, level in ((SimpleNamespace(threshold=0.8), 0.8), (SimpleNamespace(), 0.95)):
-        other = SimpleNamespace(resolved=SimpleNamespace(settings=settings), classes=["a", "b"])
-        assert pseudo_label.class_thresholds(other).tolist() == [level, level]
 
 
 def test_a_store_of_other_classes_is_refused(model: Predictor, data: Path) -> None:
