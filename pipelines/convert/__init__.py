@@ -1,22 +1,13 @@
-"""Conversion of raw data into stores, once and offline."""
+"""Conversion of raw data into stores, once and offline.
 
-from typing import TYPE_CHECKING, Any
+`Options` holds every choice of a user, `open_source` finds the raw data, `convert` writes it in
+one pass, and `ensure_store` opens a store that may have to be converted first. How raw data is
+read belongs to `pipelines.sources`, how a store is read to `pipelines.store`.
+"""
 
-if TYPE_CHECKING:
-    from pipelines.convert.driver import convert
-    from pipelines.convert.options import Options
+from pipelines.convert.driver import convert
+from pipelines.convert.ensure import ensure_store
+from pipelines.convert.open import open_source
+from pipelines.convert.options import Options
 
-__all__ = ["Options", "convert"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import both when first asked for: a worker process needs neither, and starts sooner."""
-    if name == "convert":
-        from pipelines.convert.driver import convert
-
-        return convert
-    if name == "Options":
-        from pipelines.convert.options import Options
-
-        return Options
-    raise AttributeError(f"module 'pipelines.convert' has no attribute {name!r}")
+__all__ = ["Options", "convert", "ensure_store", "open_source"]

@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+from pipelines.convert.driver import convert
+from pipelines.convert.open import open_source
+from pipelines.convert.options import Options
 from pipelines.datasets import DATASETS
 from pipelines.errors import DataError
 from pipelines.store.manifest import NAME
@@ -22,11 +25,6 @@ def ensure_store(name_or_path: str | os.PathLike[str]) -> Store:
                 f"{name} is not converted yet: there is no store at {path}",
                 f"fastssl convert {name} --root FOLDER_OF_ITS_FILES  (or --download)",
             )
-        # Only a first use pays for these imports.
-        from pipelines.convert.driver import convert
-        from pipelines.convert.open import open_source
-        from pipelines.convert.options import Options
-
         # Another process may be converting the same data set: wait for it.
         convert(open_source(name, Options()), path, wait=True)
     return open_store(path)

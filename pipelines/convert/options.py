@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipelines.convert import ffcv
+import pipelines.convert.ffcv as ffcv
 from pipelines.convert.images import RESIZES, Target
 from pipelines.errors import ConfigError
 from pipelines.sources import Source, SourceOptions, SourceSplit

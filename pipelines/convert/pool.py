@@ -1,12 +1,15 @@
-"""A few worker processes that answer in order, with a bounded number of chunks under way."""
+"""Worker processes that prepare chunks in parallel and return them in order."""
 
 import os
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
-from multiprocessing.connection import Connection, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
@@ -15,33 +18,31 @@ from pipelines.convert.worker import Prepared, prepare
 from pipelines.errors import ResourceError
 from pipelines.sources import Chunk
 
-AHEAD = 4  # chunks a worker may be ahead of the writer
+AHEAD = 4  # chunks per worker that may be prepared before they are written
 
 
 def cores() -> int:
-    """Count the cores this process may use."""
+    """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 class Pool:
-    """Worker processes, started when they are first needed; with one worker, none at all.
+    """Worker processes, each served by a thread of ours; with one worker, none at all.
 
-    They are fresh interpreters and not forks: a fork of a process that has threads may hang, and
-    a worker must notice, by the end of its channel, that the process it works for is gone.
+    `ProcessPoolExecutor` is not used: its processes import the caller's `__main__` again, so that
+    a script without a `__main__` guard would convert in every worker, and they outlive a killed
+    parent. Ours are fresh interpreters that end when their socket is closed. They are not forks:
+    a fork of a process with threads may hang.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._channels: list[Connection[Any, Any]] = []
+        self._workers: list[_Worker] = []
+        self._idle: SimpleQueue[_Worker] = SimpleQueue()
+        self._threads = ThreadPoolExecutor(workers)
 
     def __enter__(self) -> "Pool":
         return self
-
-    def start(self) -> None:
-        """Start the workers, so that they are ready when the first chunk comes."""
-        if self.workers > 1:
-            self._start()
 
     def __exit__(
         self,
@@ -49,85 +50,77 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for channel in self._channels:
-            channel.close()
-        for process in self._processes:
-            if kind is not None:
-                process.kill()
-            process.wait()
+        if kind is not None:  # a thread that waits for a killed worker gets an EOFError
+            for worker in self._workers:
+                worker.process.kill()
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.channel.close()
+            worker.process.wait()
+
+    def start(self) -> None:
+        """Start the workers, so that they are ready when the first chunk comes."""
+        while 1 < self.workers > len(self._workers):
+            self._workers.append(_Worker())
+            self._idle.put(self._workers[-1])
 
     def map(self, chunks: Iterable[Chunk], target: Target) -> Iterator[tuple[Chunk, Prepared]]:
-        """Prepare chunks in parallel and give them back in their order."""
+        """Prepare chunks in parallel and yield them in their order."""
         if self.workers <= 1:
             yield from ((chunk, prepare(chunk, target)) for chunk in chunks)
             return
-        self._start()
-        tasks = enumerate(chunks)
-        idle = list(self._channels)
-        under_way: dict[Any, tuple[int, Chunk]] = {}
-        done: dict[int, tuple[Chunk, Prepared]] = {}
-        following = 0  # number of the chunk to give back next
-        while True:
-            # One chunk a worker: then it is always listening when we send, and none waits for us.
-            while idle and len(under_way) + len(done) < AHEAD * self.workers:
-                task = next(tasks, None)
-                if task is None:
-                    break
-                self._send(idle[-1], (task[1], target))
-                under_way[idle.pop()] = task
-            if not under_way:
-                return
-            for channel in wait(list(under_way)):
-                number, chunk = under_way.pop(channel)
-                done[number] = (chunk, self._receive(channel))
-                idle.append(channel)  # type: ignore[arg-type]
-                task = next(tasks, None) if len(done) < AHEAD * self.workers else None
-                if task is not None:
-                    self._send(idle[-1], (task[1], target))
-                    under_way[idle.pop()] = task
-            while following in done:
-                yield done.pop(following)
-                following += 1
+        self.start()
+        pending: deque[tuple[Chunk, Future[Prepared]]] = deque()
+        for chunk in chunks:
+            pending.append((chunk, self._threads.submit(self._prepare, chunk, target)))
+            # The bound keeps a slow disk from filling the memory with prepared chunks.
+            if len(pending) >= AHEAD * self.workers:
+                first, future = pending.popleft()
+                yield first, future.result()
+        for first, future in pending:
+            yield first, future.result()
 
-    def _start(self) -> None:
-        root = str(Path(__file__).resolve().parents[2])
-        # Without `site`, which takes as long as a photograph or ten; the path is ours, as it is.
-        path = [root, *sys.path]
-        while len(self._processes) < self.workers:
-            ours, theirs = socket.socketpair()
-            program = (
-                f"import sys; sys.path[:] = {path!r}; "
-                f"from pipelines.convert.worker import main; main({theirs.fileno()})"
-            )
-            # Its own session: an interrupt from the keyboard is ours to answer.
-            self._processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-S", "-c", program],
-                    pass_fds=(theirs.fileno(),),
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            )
-            theirs.close()
-            self._channels.append(Connection(ours.detach()))
-
-    def _send(self, channel: Any, task: Any) -> None:
+    def _prepare(self, chunk: Chunk, target: Target) -> Prepared:
+        worker = self._idle.get()
         try:
-            channel.send(task)
-        except ConnectionError:
-            raise self._lost(channel) from None
+            return worker.prepare(chunk, target)
+        finally:
+            # Even if it is dead: a thread that waits for a worker must not wait forever.
+            self._idle.put(worker)
 
-    def _receive(self, channel: Any) -> Prepared:
-        try:
-            answer: Prepared = channel.recv()
-        except (EOFError, ConnectionError):
-            raise self._lost(channel) from None
-        return answer
 
-    def _lost(self, channel: Any) -> ResourceError:
-        code = self._processes[self._channels.index(channel)].wait()
-        return ResourceError(
-            f"a worker process ended by itself ({'signal' if code < 0 else 'code'} {abs(code)}); "
-            "signal 9 mostly means that memory ran out",
-            "try again with fewer --workers",
+class _Worker:
+    """One process and our end of its socket."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        # Without `site`, whose import takes as long as ten photos; the path is ours, as it is.
+        path = [str(Path(__file__).resolve().parents[2]), *sys.path]
+        program = (
+            f"import sys; sys.path[:] = {path!r}; "
+            f"from pipelines.convert.worker import main; main({theirs.fileno()})"
         )
+        # A session of its own: an interrupt from the keyboard reaches only this process.
+        self.process = subprocess.Popen(
+            [sys.executable, "-S", "-c", program],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+        self.channel: Connection[Any, Any] = Connection(ours.detach())
+
+    def prepare(self, chunk: Chunk, target: Target) -> Prepared:
+        """Send a chunk and wait for the answer."""
+        try:
+            self.channel.send((chunk, target))
+            answer: Prepared = self.channel.recv()
+        except (EOFError, ConnectionError):
+            code = self.process.wait()
+            how = f"signal {-code}" if code < 0 else f"code {code}"
+            raise ResourceError(
+                f"a worker process ended unexpectedly ({how}); signal 9 usually means that "
+                "memory ran out",
+                "use fewer --workers",
+            ) from None
+        return answer

@@ -1,4 +1,4 @@
-"""WebDataset tar shards, and beside each the index that DALI wants."""
+"""WebDataset tar shards, and beside each the index that DALI needs."""
 
 import hashlib
 import tarfile
@@ -17,7 +17,7 @@ Integers = npt.NDArray[np.int64]
 
 BLOCK = 512
 TAIL = 4 * BLOCK  # what follows an image: the members .cls and .idx
-SHARD_BYTES = 1 << 28
+SHARD_BYTES = 1 << 28  # a new shard begins once the last one has this size
 INDEX_VERSION = "v1.2"  # of DALI's index files
 
 _NAME, _SIZE, _SUM = slice(0, 8), slice(124, 135), slice(148, 154)
@@ -30,20 +30,26 @@ def _decimal(numbers: Integers, width: int) -> Bytes:
 
 
 def _octal(numbers: Integers, width: int) -> Bytes:
-    """Write numbers as octal digits, by shifts: a tar header is full of them."""
+    """Write numbers as octal ASCII digits of a fixed width, one row each, as tar headers do."""
     shifts = 3 * np.arange(width - 1, -1, -1)
     return ((numbers[:, None] >> shifts) & 7).astype(np.uint8) + np.uint8(ord("0"))
 
 
 def _write_headers(rows: Bytes, extension: str, names: Bytes, sizes: Integers) -> None:
-    """Write the tar headers of many members at once, one row of 512 bytes each."""
+    """Write the tar headers of many members at once, one row of 512 bytes each.
+
+    Only digits differ between members, so they are written by NumPy into copies of one header of
+    `tarfile`. Measured for chunks of 512 images: 0.7 microseconds per image for its three
+    headers, 154 with `tarfile.TarInfo.tobuf`, which is more than all other work on a small image.
+    """
     member = tarfile.TarInfo(f"{0:08d}.{extension}")
     blank = np.frombuffer(member.tobuf(tarfile.USTAR_FORMAT), np.uint8)
     lengths = _octal(sizes, 11)
     rows[:] = blank
     rows[:, _NAME] = names
     rows[:, _SIZE] = lengths
-    # The sum of a header is that of the blank one, which has zeros, plus the new digits.
+    # A header's checksum is the sum of its bytes: that of the blank one, which has zeros in these
+    # places, plus the new digits.
     base = int(bytes(blank[_SUM]), 8) - ord("0") * (8 + 11)
     sums = base + names.sum(axis=1, dtype=np.int64) + lengths.sum(axis=1, dtype=np.int64)
     rows[:, _SUM] = _octal(sums, 6)
@@ -61,7 +67,7 @@ def _write_tails(rows: Bytes, names: Bytes, labels: Integers) -> Integers:
 
 
 class TarWriter:
-    """Writes one split as tar shards whose bytes depend on the images alone."""
+    """Writes one split as tar shards; their bytes depend on the images alone."""
 
     def __init__(
         self, folder: Path, split: str, encoding: str, shape: tuple[int, int], threads: Executor
@@ -107,7 +113,7 @@ class TarWriter:
     def _write_pixels(
         self, images: Bytes, names: Bytes, sizes: Integers, labels: Integers
     ) -> Integers:
-        """Write images of one size, all of them in one piece of memory."""
+        """Write images of one size, all of them from one array."""
         begin, end = BLOCK + len(self.prefix), BLOCK + int(sizes[0])
         tail = end + -int(sizes[0]) % BLOCK
         rows = np.zeros((len(images), tail + TAIL), np.uint8)
@@ -134,7 +140,7 @@ class TarWriter:
         return lengths
 
     def _write(self, data: bytes | memoryview) -> None:
-        """Write to the shard; the checksum follows in a thread, one piece behind at most."""
+        """Write to the shard; a thread updates the checksum, at most one write behind."""
         assert self._file is not None
         if self._hashing is not None:
             self._hashing.result()
@@ -183,7 +189,7 @@ class TarWriter:
         return list(self.digests)
 
     def abandon(self) -> None:
-        """Close what is open, unfinished as it is; after `close` there is nothing."""
+        """Close an unfinished shard; does nothing after `close`."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -202,7 +202,7 @@ def test_a_source_without_images_is_refused(tmp_path):
         convert(source(*arrays(0)), tmp_path / "out")
 
 
-def test_a_worker_that_dies_is_told_of(tmp_path, monkeypatch):
+def test_a_worker_that_dies_is_reported(tmp_path, monkeypatch):
     """A worker that ends by itself stops the conversion with exit code 5 and no store."""
     pets = write_folder(tmp_path / "pets", classes=2, per_class=40)
     program = "import os; os.kill(os.getpid(), 9)"
@@ -223,9 +223,8 @@ def test_workers_end_with_the_process_they_work_for(tmp_path):
     from pipelines.convert.pool import Pool
 
     with Pool(2) as pool:
-        pool._start()
-        processes = pool._processes
-    assert [process.poll() for process in processes] == [0, 0]
+        pool.start()
+    assert [worker.process.poll() for worker in pool._workers] == [0, 0]
 
 
 def test_conversion_needs_no_torch_without_ffcv(tmp_path):
