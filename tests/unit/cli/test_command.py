@@ -59,6 +59,12 @@ def test_a_command_of_the_documents_can_be_typed(line):
         assert grid.read(grid.find_sweep(given["file"]))[1]
 
 
+def test_train_refuses_json_without_a_dry_run():
+    ended = run("train", "digits", "--json")
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[1] == "  fix: add --dry-run or drop --json"
+
+
 def test_light_verbs_import_no_torch():
     code = (
         "import sys\n"
