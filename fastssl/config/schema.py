@@ -78,8 +78,8 @@ class RunConfig(BaseModel):
     """Labeled images per step over all ranks (B)."""
     ratio: int | None = Field(None, ge=1)
     """Unlabeled images per labeled image (mu); default: the algorithm's."""
-    micro_batch: int = Field(0, ge=0)
-    """Split a step into this many parts to save memory; BatchNorm sees the parts."""
+    accumulate: int = Field(1, ge=1)
+    """Parts of a step whose gradients are accumulated, to save memory; BatchNorm sees the parts."""
     model: str = "wrn-28-2"
     """Network: wrn-DEPTH-WIDTH, resnet50, or FILE.py:BUILD."""
     variant: Literal["torchssl", "google"] = "torchssl"
@@ -205,8 +205,8 @@ class RunConfig(BaseModel):
     def _possible(self) -> RunConfig:
         if isinstance(self.labels, int) and self.labels < 1:
             raise ValueError(f"labels is {self.labels}; expected at least 1, or all")
-        if self.micro_batch and self.batch % self.micro_batch:
-            raise ValueError(f"batch {self.batch} does not divide into {self.micro_batch} parts")
+        if self.batch % self.accumulate:
+            raise ValueError(f"batch {self.batch} does not divide into {self.accumulate} parts")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0; or type nesterov=false")
         if self.data == "own" and self.store is None:

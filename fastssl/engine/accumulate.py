@@ -1,22 +1,27 @@
-"""A step in parts, to save memory: a batch is cut, and what the parts gave is put together."""
+"""Gradient accumulation: a batch is cut into parts, and the outputs of the parts are averaged."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from fastssl.algorithms.base import StepOutput
+from fastssl.engine.build import Learner
 from pipelines.loader.batch import Batch
 
 
 def cut(batch: Batch, part: int, parts: int, world: int) -> Batch:
-    """Return one of `parts` equal parts of a batch, with a key of its own."""
+    """Return one of `parts` equal parts of a rank's batch, with its own random key."""
 
     def piece(tensor: Tensor) -> Tensor:
         return tensor.chunk(parts)[part] if len(tensor) else tensor
 
+    # [world * n] in rank order: every rank contributes its own part.
     global_positions = batch.global_positions.view(world, -1).chunk(parts, dim=1)[part].reshape(-1)
     return Batch(
         images=piece(batch.images),
@@ -30,10 +35,22 @@ def cut(batch: Batch, part: int, parts: int, world: int) -> Batch:
     )
 
 
-def average(parts: list[StepOutput]) -> StepOutput:
-    """Return the means of losses and metrics; a loss that is not finite is in the mean.
+def reduction(learner: Learner, *, last: bool) -> AbstractContextManager[Any]:
+    """Return the context of one part: gradients are averaged over ranks in the last part only.
 
-    Tables, guess and trusted are those of the last part.
+    The first step of a process is an exception: all of its parts reduce. DDP with static_graph
+    learns the graph in its first backward pass, and `no_sync` around that pass fails an assertion
+    or leaves gradients unreduced (torch 2.14). Reducing in every part gives the same gradients.
+    """
+    if last or not learner.stepped or not isinstance(learner.student, DistributedDataParallel):
+        return nullcontext()
+    return learner.student.no_sync()
+
+
+def average(parts: list[StepOutput]) -> StepOutput:
+    """Return the means of losses and metrics; one loss that is not finite makes the mean so.
+
+    Tables, pseudo-labels and trusted are those of the last part.
     """
 
     def mean(values: list[Tensor]) -> Tensor:

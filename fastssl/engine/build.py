@@ -44,6 +44,7 @@ class Learner:
     nonfinite: NonFiniteCheck
     quality: Quality
     step: Step  # the algorithm's step function, compiled if that was chosen
+    stepped: bool = False  # whether this process has taken a step; see accumulate.reduction
 
     @property
     def algorithm(self) -> Algorithm:

@@ -72,6 +72,6 @@ def make_data(resolved: ResolvedConfig, store: Store, world: int) -> tuple[Split
     )
     ratio = config.ratio or resolved.algorithm.ratio
     unlabeled_batch = config.batch * ratio if resolved.algorithm.unlabeled else 0
-    check_divisible(config.batch, world, config.micro_batch or 1)
+    check_divisible(config.batch, world, config.accumulate)
     unlabeled = len(split.unlabeled) if resolved.algorithm.unlabeled else 0
     return split, Order(config.seed, len(split.labeled), unlabeled, config.batch, unlabeled_batch)

@@ -39,7 +39,7 @@ class out_of_memory:
             ratio = config.ratio or self.resolved.algorithm.ratio
             raise ResourceError(
                 f"out of memory with batch={config.batch} and ratio={ratio}",
-                "lower batch or ratio, or type micro_batch=2 (BatchNorm then sees the parts)",
+                "lower batch or ratio, or type accumulate=2 (BatchNorm then sees the parts)",
             ) from error
         if "can't start new thread" in text:
             raise ResourceError(

@@ -72,22 +72,24 @@ def train_step(learner: Learner, batch: Batch, step: int, fraction: Tensor) -> S
 
 
 def backward(learner: Learner, batch: Batch, fraction: Tensor) -> StepOutput:
-    """Run the step function and backward, in as many parts as `micro_batch` says.
+    """Run the step function and backward, in as many parts as `accumulate` says.
 
     Loss and metrics are then the means over the parts.
     """
     settings = learner.resolved.settings
-    parts = learner.resolved.config.micro_batch or 1
+    parts = learner.resolved.config.accumulate
     outs = []
     for part in range(parts):
         piece = batch if parts == 1 else accumulate.cut(batch, part, parts, learner.ranks.world)
-        with learner.device.autocast():
-            out = learner.step(
-                learner.nets, piece, learner.state, settings, fraction, learner.ranks
-            )
-        learner.scaler.scale(out.loss / parts).backward()  # type: ignore[no-untyped-call]
+        with accumulate.reduction(learner, last=part == parts - 1):
+            with learner.device.autocast():
+                out = learner.step(
+                    learner.nets, piece, learner.state, settings, fraction, learner.ranks
+                )
+            learner.scaler.scale(out.loss / parts).backward()  # type: ignore[no-untyped-call]
         learner.quality.add(out, piece.position)
         outs.append(replace(out, loss=out.loss.detach()))
+    learner.stepped = True
     return outs[0] if parts == 1 else accumulate.average(outs)
 
 

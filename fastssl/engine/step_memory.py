@@ -30,12 +30,12 @@ def check(learner: Learner, size: tuple[int, int]) -> None:
     if need / 2 <= available:
         return
     ratio = config.ratio or learner.algorithm.ratio
-    now, most = config.micro_batch or 1, config.batch // learner.ranks.world
+    now, most = config.accumulate, config.batch // learner.ranks.world
     fits = (n for n in range(now + 1, most + 1) if most % n == 0 and need * now / n <= available)
     parts = next(fits, None)
     fixes = ["lower batch or ratio", "convert the images with a smaller --size"]
     if parts:
-        fixes.insert(1, f"type micro_batch={parts} (BatchNorm then sees the parts)")
+        fixes.insert(1, f"type accumulate={parts} (BatchNorm then sees the parts)")
     raise ResourceError(
         f"a step with batch={config.batch} and ratio={ratio} needs about {need / 1e9:,.1f} GB of "
         f"memory, and this machine has {available / 1e9:,.1f} GB",
@@ -47,7 +47,7 @@ def images(learner: Learner) -> float:
     """Return the number of images in one forward pass of a step on this rank."""
     config, algorithm = learner.resolved.config, learner.algorithm
     views = len(algorithm.views) * (config.ratio or algorithm.ratio)
-    return config.batch * (1 + views) / learner.ranks.world / (config.micro_batch or 1)
+    return config.batch * (1 + views) / learner.ranks.world / config.accumulate
 
 
 def per_image(learner: Learner, size: tuple[int, int]) -> int:

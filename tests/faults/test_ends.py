@@ -72,7 +72,7 @@ def test_out_of_memory_names_the_batch_and_the_keys(error, whole, tmp_path, tall
         before = places.quiet(told, partial(run_out_at, 5, error))
         assert runs.train(out, before=before) == 5, told.read_text()
         text = told.read_text()
-        assert "out of memory with batch=10 and ratio=2" in text and "micro_batch" in text
+        assert "out of memory with batch=10 and ratio=2" in text and "accumulate" in text
         assert "Traceback" not in text
         assert json.loads((out / "summary.json").read_text())["exit"] == 5
         assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()

@@ -73,7 +73,7 @@ def test_the_line_that_lists_every_key_can_be_typed(words, tmp_path):
         (["validation=-1"], "validation is -1"),
         (["data=own"], "needs a store"),
         (["algo=7"], "algo is 7"),
-        (["batch=10", "micro_batch=3"], "does not divide into 3 parts"),
+        (["batch=10", "accumulate=3"], "does not divide into 3 parts"),
         (["word"], "is not key=value"),
     ],
 )
@@ -185,8 +185,7 @@ def test_a_bomb_on_the_command_line_is_refused():
 
 
 OLD = {"algo.prior=labelled": "algo.prior=labeled"}
-if "accumulate" in RunConfig.model_fields:
-    OLD["micro_batch=2"] = "accumulate=2"
+OLD["micro_batch=2"] = "accumulate=2"
 
 
 @pytest.mark.parametrize(("old", "new"), OLD.items())
@@ -211,9 +210,8 @@ def test_an_old_name_hides_no_other_mistake():
 def test_old_names_in_a_run_folder_are_translated(tmp_path):
     written = load("digits", ["algo.prior=labeled"]).as_dict()
     written["algo"]["prior"] = "labelled"
-    if "accumulate" in RunConfig.model_fields:
-        del written["accumulate"]
-        written["micro_batch"] = 0
+    del written["accumulate"]
+    written["micro_batch"] = 0
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(written))
     (tmp_path / "checkpoints").mkdir()
     resolved = load(tmp_path)

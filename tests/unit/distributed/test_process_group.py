@@ -5,22 +5,30 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
+from fastssl.algorithms.base import DatasetInfo
 from fastssl.config.resolve import load
 from fastssl.distributed import sync_batchnorm
 from fastssl.distributed.collectives import SingleRank, TorchRanks
-from fastssl.distributed.process_group import difference, join
+from fastssl.distributed.process_group import difference, join, joined
+from fastssl.engine import accumulate, devices
+from fastssl.engine.build import build_model, make_learner
 from fastssl.engine.build_data import make_data
+from fastssl.engine.loop import train_step
 from fastssl.errors import ConfigError, DataError, ResourceError
+from fastssl.profiling.parts import make_batch, widen
 from tests import ranked, runs
 from tests.small_stores import make_store
 
 SETTINGS = ("batch=12", "steps=6", "log_every=1", "eval_every=6", "eval_every_late=6")
+TRUSTING = ("algo.threshold=0.05",)  # below 1/10: every pseudo-label is trusted
 FIVE = ("flexmatch", "uda", "mixmatch", "remixmatch", "freematch")
 # so low that a network of a few steps marks and trusts something
 LOW = {"flexmatch": ("algo.threshold=0.2",), "uda": ("algo.threshold=0.2",)}
@@ -179,7 +187,7 @@ def test_a_batch_that_does_not_divide_is_refused(data, tmp_path):
 
 def test_a_batch_must_divide_by_the_ranks_and_their_parts(tmp_path):
     store = make_store(tmp_path / "a", formats=("dali",))
-    resolved = load("digits", [*runs.TINY, "batch=10", "micro_batch=2", "labels=all"])
+    resolved = load("digits", [*runs.TINY, "batch=10", "accumulate=2", "labels=all"])
     make_data(resolved, store, 1)
     with pytest.raises(ConfigError, match="10 does not divide by 2 ranks of 2 parts") as error:
         make_data(resolved, store, 2)
@@ -277,6 +285,69 @@ def same_batchnorm(rank):
 
 def test_collectives_and_batchnorm_over_two_ranks(tmp_path):
     assert ranked.wait(ranked.start(2, collectives, str(tmp_path))) == [0, 0]
+
+
+def accumulated(rank):
+    """Compare gradients and weights of two ranks with one process; count DDP's reductions."""
+    with joined() as group:
+        resolved = load("digits", [*runs.TINY, "accumulate=2", "algorithm=fixmatch", *TRUSTING])
+        cpu = torch.device("cpu")
+        info = DatasetInfo(10, 80, torch.full((10,), 0.1), cpu)
+        both, alone = (
+            make_learner(
+                resolved,
+                devices.Device(cpu, "fp32", 1, 1),
+                ranks,
+                build_model(resolved, 10, devices.Device(cpu, "fp32", 1, 1)).double(),
+                info,
+                torch.zeros(80, dtype=torch.int16),
+            )
+            for ranks in (group.ranks, SingleRank())
+        )
+        reductions = []
+        both.student.register_comm_hook(
+            None, lambda _, bucket: reductions.append(step) or allreduce_hook(None, bucket)
+        )
+        for step in range(5):
+            whole = widen(make_batch(8, 8, 80, step, views=("weak", "strong")))
+            train_step(both, share(whole, rank), step, torch.zeros(()))
+            train_step(alone, by_parts(whole), step, torch.zeros(()))
+            for (name, mine), other in zip(
+                both.model.named_parameters(), alone.model.parameters(), strict=True
+            ):
+                assert (mine.grad is None) == (other.grad is None), name
+                if mine.grad is not None:
+                    torch.testing.assert_close(mine.grad, other.grad, rtol=1e-6, atol=1e-9)
+                torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-9)
+        buckets = reductions.count(4)
+        assert [reductions.count(step) for step in range(5)] == [2 * buckets] + [buckets] * 4
+        del both
+
+
+def share(batch, rank):
+    """Return one of two ranks' slices of a global batch."""
+    cut = accumulate.cut(batch, rank, 2, 1)
+    return replace(cut, key=batch.key, global_positions=batch.global_positions)
+
+
+def by_parts(batch):
+    """Order a batch so that its halves hold the images that the parts hold on two ranks."""
+
+    def ordered(tensor):
+        return tensor.view(2, 2, -1, *tensor.shape[1:]).transpose(0, 1).reshape(tensor.shape)
+
+    return replace(
+        batch,
+        images=ordered(batch.images),
+        labels=ordered(batch.labels),
+        views={name: ordered(view) for name, view in batch.views.items()},
+        position=ordered(batch.position),
+        global_positions=ordered(batch.global_positions),
+    )
+
+
+def test_accumulated_gradients_of_two_ranks_equal_one_process_and_reduce_once():
+    assert ranked.wait(ranked.start(2, accumulated)) == [0, 0]
 
 
 def test_one_process_needs_no_group(monkeypatch):

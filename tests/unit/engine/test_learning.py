@@ -122,7 +122,7 @@ def test_validation_chooses_and_the_test_set_reports():
 
 
 def test_a_step_in_parts_gives_the_means_of_its_parts(data):
-    resolved = load("digits", [*TINY, "micro_batch=2", "algorithm=fixmatch", "algo.threshold=0.1"])
+    resolved = load("digits", [*TINY, "accumulate=2", "algorithm=fixmatch", "algo.threshold=0.1"])
     learner, feed = assemble(resolved, devices.choose(resolved.config))
     batch, fraction = feed.loader.batch(0), torch.zeros(())
     nets, state = copy.deepcopy((learner.nets, learner.state))

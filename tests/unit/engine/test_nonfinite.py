@@ -62,7 +62,7 @@ def test_weights_momenta_and_ema_stay_from_a_bad_step_on(run, where):
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_a_bad_loss_of_any_part_of_a_step_is_seen(data, part):
-    resolved = load("digits", [*TINY, "micro_batch=2"])
+    resolved = load("digits", [*TINY, "accumulate=2"])
     learner, feed = assemble(resolved, devices.choose(resolved.config))
     before, real, calls = weights(learner), learner.step, []
 

@@ -49,7 +49,7 @@ def largest_allocation(run, file):
     return max(change["Total Allocated"] for change in changes) - before
 
 
-@pytest.mark.parametrize("words", [[], ["micro_batch=2"], ["precision=bf16"]], ids=str)
+@pytest.mark.parametrize("words", [[], ["accumulate=2"], ["precision=bf16"]], ids=str)
 def test_the_estimate_is_near_what_a_step_takes(data, tmp_path, words):
     run = made("model=wrn-16-2", "batch=64", "ratio=5", "labels=100", *words)
     need = step_memory.per_image(run.learner, run.data.size) * step_memory.images(run.learner)
@@ -101,15 +101,15 @@ def test_a_step_that_can_never_fit_is_refused_with_what_to_type(run, monkeypatch
         step_memory.check(run.learner, run.data.size)
     assert caught.value.exit_code == 5
     assert "batch=10 and ratio=2" in caught.value.what and "0.0 GB" in caught.value.what
-    assert "micro_batch=5" in caught.value.fix, "3 parts would do, but 10 images have none"
+    assert "accumulate=5" in caught.value.fix, "3 parts would do, but 10 images have none"
     monkeypatch.setattr(step_memory, "total", lambda: 1)
     with pytest.raises(ResourceError) as caught:
         step_memory.check(run.learner, run.data.size)
-    assert "micro_batch" not in caught.value.fix and "--size" in caught.value.fix
+    assert "accumulate" not in caught.value.fix and "--size" in caught.value.fix
 
 
 def test_the_parts_that_are_taken_already_count(data, monkeypatch):
-    run = made("micro_batch=2")
+    run = made("accumulate=2")
     need = step_memory.per_image(run.learner, run.data.size) * 50
     run.data.loader.close()
     monkeypatch.setattr(step_memory, "total", lambda: need // 4)
