@@ -1,4 +1,4 @@
-"""Drawn views applied on the CPU, the middle crop of evaluation, and single ops to look at."""
+"""Drawn views applied on the CPU, the center crop of evaluation, and single ops for inspection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipelines.views.ops import HEAD, IDENTITY, OPS, Recipe, parameters
 
 Array = np.ndarray[Any, Any]
 
-_SMALLEST = 8  # images that are worth a thread's while
+_SMALLEST = 8  # images; with fewer, a thread costs more than it gains
 
 
 def apply(
@@ -30,10 +30,10 @@ def apply(
     out: Sequence[Array] | None = None,
     threads: int = 1,
 ) -> list[Array]:
-    """Make every view of uint8 [n, H, W, 3] images: one float32 [n, h, w, 3] for each draw.
+    """Return the views of uint8 [n, H, W, 3] images: one float32 [n, h, w, 3] for each draw.
 
-    View k is made by `recipes[k]` with the rows of `draws[k]`; `out`, if given, is filled and
-    returned.
+    View k is made by `recipes[k]` with the rows of `draws[k]`. If `out` is given, it is filled
+    and returned.
     """
     # Imported here: without numba's cache its import compiles for many seconds, and a run on a
     # GPU never needs it.
@@ -63,7 +63,7 @@ def apply(
 def centered(
     images: Array, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
 ) -> Array:
-    """Cut the middle of uint8 [n, H, W, 3] images and normalise it: float32 [n, h, w, 3]."""
+    """Crop the center of uint8 [n, H, W, 3] images and normalize it: float32 [n, h, w, 3]."""
     recipe = Recipe("centered", False, 0, size, 0, False)
     height, width = images.shape[1:3]
     recipe.check((height, width))
@@ -73,14 +73,14 @@ def centered(
 
 
 def apply_op(name: str, image: Array, magnitude: float, kernel: str = "cpu") -> Array:
-    """Apply one op to one uint8 H x W x 3 image, with either kernel."""
+    """Apply one op to one uint8 H x W x 3 image; `kernel` is "cpu" or "torch"."""
     size = (image.shape[0], image.shape[1])
     recipe = Recipe(name, False, 0, size, 1, False)
     code = OPS[name].code
     rows = np.zeros((1, recipe.columns), np.int32)
     rows[0, HEAD] = code
     rows[0, HEAD + 1 :] = parameters(code, float(magnitude), size)
-    # With mean 0 and std 1/255 a normalised value is the byte itself.
+    # With mean 0 and std 1/255 a normalized value is the byte itself.
     mean, std = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)
     if kernel == "cpu":
         made = apply(image[None], [rows], [recipe], mean=mean, std=std)[0][0]
@@ -93,7 +93,7 @@ def apply_op(name: str, image: Array, magnitude: float, kernel: str = "cpu") -> 
         view = apply_torch(batch, [torch.from_numpy(rows)], [recipe], mean, std)[0][0]
         made = view.permute(1, 2, 0).numpy()
     else:
-        raise ConfigError(f"no kernel is named {kernel!r}", "take one of: cpu, torch")
+        raise ConfigError(f"no kernel is named {kernel!r}", "type one of: cpu, torch")
     levels: Array = np.rint(made).astype(np.uint8)
     return levels
 
@@ -104,12 +104,12 @@ def _check(images: Array, draws: Sequence[Array], recipes: Sequence[Recipe]) -> 
     for rows, recipe in zip(draws, recipes, strict=True):
         recipe.check((images.shape[1], images.shape[2]))
         if rows.shape != (len(images), recipe.columns):
-            wanted = (len(images), recipe.columns)
-            raise ValueError(f"recipe {recipe.name!r} wants {wanted} rows, not {rows.shape}")
+            expected = (len(images), recipe.columns)
+            raise ValueError(f"recipe {recipe.name!r} expects {expected} rows, not {rows.shape}")
 
 
 def _stacked(draws: Sequence[Array]) -> Array:
-    """Put the rows of all views into one table; a shorter row is filled up with Identity."""
+    """Return the rows of all views as one table; shorter rows are filled up with Identity."""
     if len(draws) == 1:
         return np.ascontiguousarray(draws[0], np.int32)[None]
     columns = max(rows.shape[1] for rows in draws)
@@ -121,12 +121,12 @@ def _stacked(draws: Sequence[Array]) -> Array:
 
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Keep one pool for each process: threads do not survive a fork."""
+    """Return the thread pool of this process; a forked process needs one of its own."""
     return ThreadPoolExecutor(threads, thread_name_prefix="views")
 
 
 def _in_parallel(work: Any, count: int, threads: int) -> None:
-    """Share `count` images among threads in pieces, so that a late thread delays little."""
+    """Run `work` on `count` images in more pieces than threads: a slow one delays little."""
     pieces = min(4 * threads, max(count // _SMALLEST, 1)) if threads > 1 else 1
     edges = [count * piece // pieces for piece in range(pieces + 1)]
     bounds = list(pairwise(edges))

@@ -1,7 +1,8 @@
-"""Views on a CPU: every view of an image from one read, without the GIL, equal to Pillow's.
+"""Views on a CPU: all views of an image from one read, without the GIL, bit-exact to Pillow.
 
-The compiled code is kept on disk, so that only the first start pays for it. Numba keeps it by the
-date of this file alone; the stamp stands for the other files that are compiled into it.
+The compiled code is cached on disk, so that only the first start compiles. Numba's cache checks
+the date of this file alone, but functions of other files are compiled into it. The stamp, a hash
+of those files, is therefore made part of the cache's key (`_compiled`).
 """
 
 # mypy: disable-error-code="untyped-decorator, no-any-return, import-untyped"
@@ -31,8 +32,13 @@ from pipelines.views.ops import (
 Array = np.ndarray[Any, Any]
 
 
+# The views of one call are float32 arrays of different sizes, as many as the algorithm declares.
+# Numba accepts neither a Python list of arrays without a slow conversion per call, nor a tuple
+# without compiling again for each number of views. So the kernel gets the addresses as int64 [V]
+# and turns each into a pointer, for which numba has no function of its own. The caller keeps the
+# arrays alive and has checked type, shape and contiguity (`apply_views.apply`).
 @intrinsic
-def _floats_at(_: Any, address: Any) -> Any:  # an address as a pointer to float32
+def _floats_at(_: Any, address: Any) -> Any:
     def build(_: Any, builder: Any, __: Any, values: Any) -> Any:
         return builder.inttoptr(values[0], ir.FloatType().as_pointer())
 
@@ -43,7 +49,7 @@ def _floats_at(_: Any, address: Any) -> Any:  # an address as a pointer to float
 def _augment(
     a: Array, b: Array, height: int, width: int, row: Array, counts: Array, lut: Array, sums: Array
 ) -> Array:
-    """Apply the drawn ops and the Cutout; return whichever buffer holds the result."""
+    """Apply the drawn ops and Cutout to `a`; return the buffer, `a` or `b`, with the result."""
     for column in range(HEAD, len(row), WIDTH):
         code, p = row[column], row[column + 1 : column + WIDTH]
         if code == IDENTITY:
@@ -58,52 +64,52 @@ def _augment(
             point(a, code, p, counts, lut, sums)
     for y in range(row[4], row[6]):
         for x in range(row[3], row[5]):
-            place = (y * width + x) * 3
-            a[place], a[place + 1], a[place + 2] = FILL
+            at = (y * width + x) * 3
+            a[at], a[at + 1], a[at + 2] = FILL
     return a
 
 
 @njit
-def _reflected(place: int, length: int) -> int:
-    place = abs(place)
-    return place if place < length else 2 * (length - 1) - place
+def _reflected(i: int, length: int) -> int:
+    i = abs(i)
+    return i if i < length else 2 * (length - 1) - i
 
 
 @njit
-def _columns(row: Array, width: int, padding: int, places: Array) -> None:
-    """Write, for each column of the view, where in a row of the image its bytes start."""
-    for x in range(len(places)):
-        place = _reflected(x + row[1] - padding, width)
-        places[x] = 3 * (width - 1 - place if row[2] else place)
+def _columns(row: Array, width: int, padding: int, offsets: Array) -> None:
+    """Write, for each column of the view, the offset of its bytes in a row of the image."""
+    for x in range(len(offsets)):
+        column = _reflected(x + row[1] - padding, width)
+        offsets[x] = 3 * (width - 1 - column if row[2] else column)
 
 
 @njit
-def _crop(src: Array, dst: Array, size: Array, row: Array, geometry: Array, places: Array) -> None:
-    """Flip, pad and crop pixels."""
+def _crop(src: Array, dst: Array, size: Array, row: Array, geometry: Array, offsets: Array) -> None:
+    """Flip, pad and crop, as bytes."""
     for y in range(geometry[0]):
         line = _reflected(y + row[0] - geometry[2], size[0]) * size[1] * 3
         out = y * geometry[1] * 3
-        for x in range(len(places)):
-            place = np.uint64(line + places[x])
-            dst[out + 3 * x] = src[place]
-            dst[out + 3 * x + 1] = src[place + np.uint64(1)]
-            dst[out + 3 * x + 2] = src[place + np.uint64(2)]
+        for x in range(len(offsets)):
+            at = np.uint64(line + offsets[x])  # unsigned: numba then omits the test for negatives
+            dst[out + 3 * x] = src[at]
+            dst[out + 3 * x + 1] = src[at + np.uint64(1)]
+            dst[out + 3 * x + 2] = src[at + np.uint64(2)]
 
 
 @njit
 def _finish(
-    src: Array, out: Array, size: Array, row: Array, geometry: Array, places: Array, table: Array
+    src: Array, out: Array, size: Array, row: Array, geometry: Array, offsets: Array, table: Array
 ) -> None:
-    """Flip, pad, crop and normalise in one pass."""
+    """Flip, pad, crop and normalize in one pass."""
     red, green, blue = table[0], table[1], table[2]
     for y in range(geometry[0]):
         line = _reflected(y + row[0] - geometry[2], size[0]) * size[1] * 3
         view = out[y * geometry[1] * 3 : (y + 1) * geometry[1] * 3]
-        for x in range(len(places)):
-            place = np.uint64(line + places[x])
-            view[3 * x] = red[src[place]]
-            view[3 * x + 1] = green[src[place + np.uint64(1)]]
-            view[3 * x + 2] = blue[src[place + np.uint64(2)]]
+        for x in range(len(offsets)):
+            at = np.uint64(line + offsets[x])  # unsigned: numba then omits the test for negatives
+            view[3 * x] = red[src[at]]
+            view[3 * x + 1] = green[src[at + np.uint64(1)]]
+            view[3 * x + 2] = blue[src[at + np.uint64(2)]]
 
 
 @njit
@@ -116,37 +122,39 @@ def _views(
     first: int,
     last: int,
 ) -> None:
+    # Work buffers are allocated once per call, not once per image.
     size = np.array((images.shape[1], images.shape[2]))
     area = max(size[0] * size[1], (geometry[:, 0] * geometry[:, 1]).max()) * 3
     one, other = np.empty(area, np.uint8), np.empty(area, np.uint8)
     lut, straight = np.empty((3, 256), np.uint8), np.zeros(HEAD, np.int32)
     counts, sums, plain = np.empty((3, 256), np.int32), np.empty(256), np.zeros(3, np.int64)
-    all_places = np.empty(geometry[:, 1].max(), np.int64)
+    all_offsets = np.empty(geometry[:, 1].max(), np.int64)
     for i in range(first, last):
         image = images[i].reshape(-1)
         for v in range(len(geometry)):
             shape, row = geometry[v], draws[v, i]
             count = shape[0] * shape[1] * 3
             out = carray(_floats_at(addresses[v] + 4 * count * i), count)
-            places = all_places[: shape[1]]
-            _columns(row, size[1], shape[2], places)
-            if shape[4] == 0:
-                _finish(image, out, size, row, shape, places, table)
-            elif shape[3] == 1:
+            offsets = all_offsets[: shape[1]]
+            _columns(row, size[1], shape[2], offsets)
+            if shape[4] == 0:  # no op and no Cutout: straight from the image
+                _finish(image, out, size, row, shape, offsets, table)
+            elif shape[3] == 1:  # ops on the whole image, then the crop
                 a, b = one[: len(image)], other[: len(image)]
                 copy(image, a)
                 a = _augment(a, b, size[0], size[1], row, counts, lut, sums)
-                _finish(a, out, size, row, shape, places, table)
+                _finish(a, out, size, row, shape, offsets, table)
             else:
+                # The crop first, then ops on the view; `straight` and `plain` make `_finish` copy.
                 a, b = one[:count], other[:count]
-                _crop(image, a, size, row, shape, places)
+                _crop(image, a, size, row, shape, offsets)
                 a = _augment(a, b, shape[0], shape[1], row, counts, lut, sums)
-                _columns(straight, shape[1], 0, places)
+                _columns(straight, shape[1], 0, offsets)
                 plain[0], plain[1] = shape[0], shape[1]
-                _finish(a, out, plain, straight, plain, places, table)
+                _finish(a, out, plain, straight, plain, offsets, table)
 
 
-def _given(kind: Any, dimensions: int) -> Any:  # read-only or not: both are taken
+def _given(kind: Any, dimensions: int) -> Any:  # accepts read-only and writable arrays
     return types.Array(kind, dimensions, "C", readonly=True)
 
 
@@ -174,11 +182,13 @@ def _compiled(stamp: str) -> Any:
     ) -> None:
         """Write every view of images `first` to `last`.
 
-        `draws` is [views, images, columns]; `geometry` has, for each view, the height, width and
-        padding, whether ops come first, and whether there are any; `addresses` say where the
-        float32 [images, height, width, 3] of each view lies; `table` normalises each byte.
+        `draws` is [views, images, columns]. `geometry` has, for each view, the height, width and
+        padding, whether ops come first, and whether there are any. `addresses` are those of the
+        float32 [images, height, width, 3] of each view. `table` normalizes each byte.
         """
-        if len(stamp) > 0:  # what a function closes over is part of the key of its compiled code
+        # The values that a function closes over are part of the key of its cached code. The test
+        # is always true; it makes the function use the stamp.
+        if len(stamp) > 0:
             _views(images, draws, geometry, addresses, table, first, last)
 
     return views

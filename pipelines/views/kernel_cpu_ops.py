@@ -1,7 +1,8 @@
-"""The ops of the CPU kernel, each on one image: flat uint8, three bytes a pixel, row after row.
+"""The ops of the CPU kernel, each on one image: flat uint8, three bytes per pixel, row by row.
 
-All arithmetic is on integers or on float32 values that stand for integers exactly, but for the
-blends, which round as Pillow's do. `fastmath` stays off: a contracted multiply-add rounds once.
+All arithmetic is on integers or on float32 values that represent integers exactly, except for the
+blends, which round as Pillow does. `fastmath` stays off: it would allow the compiler to contract
+a product and a sum into a multiply-add, which rounds once instead of twice.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-any-return, assignment"
@@ -53,7 +54,7 @@ def _shift_rows(src: Array, dst: Array, height: int, width: int, p: Array) -> No
 
 @njit
 def affine(src: Array, dst: Array, height: int, width: int, p: Array) -> None:
-    """Take each pixel from where Pillow's 16.16 arithmetic finds it, or black."""
+    """Copy each pixel from the position that Pillow's 16.16 arithmetic gives; black if outside."""
     if p[0] == 65536 and p[3] == 0:
         _shift_rows(src, dst, height, width, p)
         return
@@ -65,10 +66,10 @@ def affine(src: Array, dst: Array, height: int, width: int, p: Array) -> None:
         for _ in range(width):
             xin, yin = xx >> 16, yy >> 16
             if 0 <= xin < width and 0 <= yin < height:
-                place = np.uint64((yin * width + xin) * 3)
-                dst[out] = src[place]
-                dst[out + 1] = src[place + np.uint64(1)]
-                dst[out + 2] = src[place + np.uint64(2)]
+                at = np.uint64((yin * width + xin) * 3)
+                dst[out] = src[at]
+                dst[out + 1] = src[at + np.uint64(1)]
+                dst[out + 2] = src[at + np.uint64(2)]
             else:
                 dst[out] = 0
                 dst[out + 1] = 0
@@ -79,8 +80,8 @@ def affine(src: Array, dst: Array, height: int, width: int, p: Array) -> None:
 
 
 @njit
-def _grey(red: int, green: int, blue: int) -> Any:
-    # Every partial sum is an integer below 2 ** 24: exact in float32, and eight at a time.
+def _gray(red: int, green: int, blue: int) -> Any:
+    # Every partial sum is an integer below 2 ** 24, so float32 is exact, and SIMD computes eight.
     total = f32(red) * f32(19595) + f32(green) * f32(38470) + f32(blue) * f32(7471) + f32(32768)
     return f32(np.int32(total * f32(2.0**-16)))
 
@@ -98,21 +99,21 @@ def _blend_all(a: Array, base: Any, factor: Any) -> None:
 
 
 @njit
-def _mean_grey(a: Array) -> Any:
+def _mean_gray(a: Array) -> Any:
     total = 0
     pixels = len(a) // 3
     for i in range(pixels):
-        total += np.int32(_grey(a[3 * i], a[3 * i + 1], a[3 * i + 2]))
+        total += np.int32(_gray(a[3 * i], a[3 * i + 1], a[3 * i + 2]))
     return f32((2 * total + pixels) // (2 * pixels))
 
 
 @njit
 def _color(a: Array, factor: Any) -> None:
     for i in range(len(a) // 3):
-        grey = _grey(a[3 * i], a[3 * i + 1], a[3 * i + 2])
-        a[3 * i] = _blend(grey, a[3 * i], factor)
-        a[3 * i + 1] = _blend(grey, a[3 * i + 1], factor)
-        a[3 * i + 2] = _blend(grey, a[3 * i + 2], factor)
+        gray = _gray(a[3 * i], a[3 * i + 1], a[3 * i + 2])
+        a[3 * i] = _blend(gray, a[3 * i], factor)
+        a[3 * i + 1] = _blend(gray, a[3 * i + 1], factor)
+        a[3 * i + 2] = _blend(gray, a[3 * i + 2], factor)
 
 
 @njit
@@ -127,7 +128,7 @@ def sharpness(src: Array, dst: Array, height: int, width: int, factor: Any) -> N
             total = f32(up[i]) + f32(up[i + 3]) + f32(up[i + 6]) + f32(mid[i])
             total += f32(mid[i + 3]) * f32(5) + f32(mid[i + 6])
             total += f32(low[i]) + f32(low[i + 3]) + f32(low[i + 6])
-            # total / 13 + 0.5 is never nearer than 1/26 to an integer: no rounding can matter.
+            # total / 13 + 0.5 is at least 1/26 away from an integer, so rounding cannot matter.
             smooth = f32(np.int32(total * f32(1 / 13) + f32(0.5)))
             out[i] = _blend(smooth, mid[i + 3], factor)
 
@@ -171,13 +172,13 @@ def _equalize(counts: Array, lut: Array, sums: Array) -> None:
     for i in range(256):
         sums[i] = below
         below += counts[i]
-    for i in range(256):  # floor of an exact quotient: float64 never rounds across an integer
+    for i in range(256):  # float64 never rounds such a quotient across an integer
         lut[i] = np.uint8(np.int32(min(sums[i] / np.float64(step), 255.0)))
 
 
 @njit
 def _look_up(a: Array, code: int, counts: Array, lut: Array, sums: Array) -> None:
-    """Apply the op that a histogram of each channel defines."""
+    """Apply AutoContrast or Equalize, which depend on the histogram of each channel."""
     _histogram(a, counts)
     for channel in range(3):
         if code == AUTOCONTRAST:
@@ -201,22 +202,22 @@ def _solarize(a: Array, threshold: int) -> None:
 
 
 @njit
-def _posterize(a: Array, mask: int) -> None:
-    kept = np.uint8(mask)
+def _posterize(a: Array, bits: int) -> None:
+    kept = np.uint8(bits)
     for i in range(len(a)):
         a[i] &= kept
 
 
 @njit
 def point(a: Array, code: int, p: Array, counts: Array, lut: Array, sums: Array) -> None:
-    """Apply, in place, an op that moves no pixel."""
+    """Apply an op that moves no pixel; `a` is changed in place."""
     factor = p[:1].view(np.float32)[0]
     if code in (AUTOCONTRAST, EQUALIZE):
         _look_up(a, code, counts, lut, sums)
     elif code == BRIGHTNESS:
         _blend_all(a, f32(0), factor)
     elif code == CONTRAST:
-        _blend_all(a, _mean_grey(a), factor)
+        _blend_all(a, _mean_gray(a), factor)
     elif code == COLOR:
         _color(a, factor)
     elif code == SOLARIZE:

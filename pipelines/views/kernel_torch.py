@@ -1,9 +1,10 @@
-"""Views in batched torch on any device, equal to Pillow's and to the CPU kernel's.
+"""Views in batched torch on any device, bit-exact to Pillow and to the CPU kernel.
 
-No Python loop over images, no branch on a value, no wait for the device: for each op of a row
-all images go through one geometric map, one table per channel and one blend, of which two leave
-an image as it is. Integers and tables only; the one product of floats is exact in float64 and
-rounded before it is added, so that no compiler can contract it into a multiply-add.
+There is no Python loop over images, no branch on a value and no wait for the device. Different
+images of a batch have different ops, so for each op of a row all images pass through a geometric
+map, a blend and a table per channel; for every image at least two of the three change nothing.
+Only integers and tables are used. The one product of floats is exact in float64 and rounded before
+it is added, so that no compiler can contract it into a multiply-add.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ from pipelines.views.ops import (
     Recipe,
 )
 
-STILL = (65536, 0, 32768, 0, 65536, 32768)  # the map that leaves every pixel where it is
-Plan = tuple[int, int, int, int, bool, bool]  # height, width, padding, ops, Cutout, ops first
+STILL = (65536, 0, 32768, 0, 65536, 32768)  # the identity map
+# Height, width, padding, number of ops, Cutout, ops first.
+Plan = tuple[int, int, int, int, bool, bool]
 
 
 def apply(
@@ -48,9 +50,9 @@ def apply(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> list[Tensor]:
-    """Make every view of uint8 [n, H, W, 3] images: one channels-last [n, 3, h, w] a draw.
+    """Return the views of uint8 [n, H, W, 3] images: one channels-last [n, 3, h, w] per draw.
 
-    Images and draws lie on one device; on CUDA the kernel is compiled at its first use.
+    Images and draws are on one device. On CUDA the kernel is compiled at its first use.
     """
     plans = [(*r.size, r.padding, r.ops, r.cutout, r.augment_first) for r in recipes]
     tables = constants(images.device, tuple(mean), tuple(std))
@@ -67,10 +69,10 @@ def _compiled() -> Callable[..., list[Tensor]]:
 def constants(
     device: torch.device, mean: tuple[float, float, float], std: tuple[float, float, float]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Put on the device, once, what no draw changes.
+    """Return the constant tables on the device; they are copied there once.
 
-    Normalised bytes [768]; AutoContrast's products [256, 256], value times 255 / spread as a
-    double rounds it; the map that moves nothing [6]; the colour of Cutout [3].
+    Normalized bytes [768]; AutoContrast's products [256, 256], value times 255 / spread as a
+    double rounds it; the identity map [6]; the color of Cutout [3].
     """
     spreads = np.maximum(np.arange(256), 1)[:, None]
     products = np.arange(256) * (255.0 / spreads)
@@ -93,7 +95,7 @@ def make(
     still: Tensor,
     fill: Tensor,
 ) -> list[Tensor]:
-    """Apply the draws; everything is on one device and of known size."""
+    """Apply the draws; all tensors are on one device and all sizes are known."""
     views = []
     for rows, plan in zip(draws, plans, strict=True):
         height, width, padding, ops, cutout, augment_first = plan
@@ -117,32 +119,32 @@ def _range(count: int, like: Tensor) -> Tensor:
 
 
 def _any(code: Tensor, *codes: int) -> Tensor:
-    """Tell which rows hold one of the codes."""
+    """Return which rows have one of the codes."""
     found = code == codes[0]
     for other in codes[1:]:
         found = found | (code == other)
     return found
 
 
-def _taken(images: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """Take pixels by their places [n, h, w]."""
+def _pixels_at(images: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """Return the pixels at the coordinates [n, h, w]."""
     return images[_range(len(images), images)[:, None, None], y, x]
 
 
 def _moved(images: Tensor, code: Tensor, p: Tensor, still: Tensor) -> Tensor:
-    """Translate, shear or rotate by Pillow's 16.16 arithmetic; black comes in from outside."""
+    """Translate, shear or rotate by Pillow's 16.16 arithmetic; pixels from outside are black."""
     height, width = images.shape[1:3]
     moves = _any(code, ROTATE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y)
     a, b, c, d, e, f = torch.where(moves[:, None], p, still)[:, :, None, None].unbind(1)
     y, x = _range(height, images)[:, None], _range(width, images)
     from_x, from_y = (c + a * x + b * y) >> 16, (f + d * x + e * y) >> 16  # [n, H, W]
     inside = (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
-    pixels = _taken(images, from_y.clamp(0, height - 1), from_x.clamp(0, width - 1))
+    pixels = _pixels_at(images, from_y.clamp(0, height - 1), from_x.clamp(0, width - 1))
     return torch.where(inside[..., None], pixels, 0)
 
 
 def _smoothed(images: Tensor) -> Tensor:
-    """Pillow's SMOOTH: weights 1 and, in the middle, 5, over 13; the border as it was."""
+    """Apply Pillow's SMOOTH: weights 1, in the center 5, over 13; the border is unchanged."""
     height, width = images.shape[1:3]
     wide = pad(images, (0, 0, 1, 1, 1, 1))
     total = 4 * images
@@ -155,14 +157,14 @@ def _smoothed(images: Tensor) -> Tensor:
 
 
 def _blended(images: Tensor, code: Tensor, p: Tensor) -> Tensor:
-    """Blend with black, with grey, with the mean grey or with the smoothed image."""
+    """Blend with black, with gray, with the mean gray or with the smoothed image."""
     value = images.int()  # [n, H, W, 3]
     red, green, blue = value.unbind(3)
-    grey = ((red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16)[..., None]
+    gray = ((red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16)[..., None]
     pixels = images.shape[1] * images.shape[2]
-    mean = (2 * grey.sum((1, 2, 3), keepdim=True, dtype=torch.int64) + pixels) // (2 * pixels)
+    mean = (2 * gray.sum((1, 2, 3), keepdim=True, dtype=torch.int64) + pixels) // (2 * pixels)
     which = code[:, None, None, None]
-    base = torch.where(which == COLOR, grey, 0)
+    base = torch.where(which == COLOR, gray, 0)
     base = torch.where(which == CONTRAST, mean.int(), base)
     base = torch.where(which == SHARPNESS, _smoothed(value), base)
     factor = p[:, :1].contiguous().view(torch.float32)[:, :, None, None].double()
@@ -172,13 +174,13 @@ def _blended(images: Tensor, code: Tensor, p: Tensor) -> Tensor:
 
 
 def _mapped(images: Tensor, code: Tensor, p: Tensor, products: Tensor) -> Tensor:
-    """Map each channel through a table of 256 values."""
+    """Map each channel through a table: Solarize, Posterize, AutoContrast, Equalize."""
     count = len(images)
     channel = _range(3, images) + 3 * _range(count, images)[:, None, None, None]
-    place = images.int() + 256 * channel  # [n, H, W, 3], a place in n * 3 tables
-    ones = torch.ones_like(place).reshape(-1)
+    entry = images.int() + 256 * channel  # [n, H, W, 3], an entry of the n * 3 tables
+    ones = torch.ones_like(entry).reshape(-1)
     counts = torch.zeros(count * 768, dtype=torch.int32, device=images.device)
-    counts = counts.index_add(0, place.reshape(-1), ones).view(count, 3, 256)
+    counts = counts.index_add(0, entry.reshape(-1), ones).view(count, 3, 256)
     level = _range(256, images)
     low = torch.where(counts > 0, level, 255).amin(2, keepdim=True)
     high = torch.where(counts > 0, level, 0).amax(2, keepdim=True)
@@ -193,11 +195,11 @@ def _mapped(images: Tensor, code: Tensor, p: Tensor, products: Tensor) -> Tensor
     below = step // 2 + counts.cumsum(2, dtype=torch.int32) - counts
     equal = (below // step.clamp(min=1)).clamp(max=255)
     table = torch.where((which == EQUALIZE) & (step > 0), equal, table)
-    return table.to(torch.uint8).reshape(-1)[place]
+    return table.to(torch.uint8).reshape(-1)[entry]
 
 
 def _covered(images: Tensor, rows: Tensor, fill: Tensor) -> Tensor:
-    """Cover the square of Cutout."""
+    """Fill the square of Cutout."""
     x0, y0, x1, y1 = rows[:, 3:7, None, None].unbind(1)
     y, x = _range(images.shape[1], images)[:, None], _range(images.shape[2], images)
     inside = (x >= x0) & (x < x1) & (y >= y0) & (y < y1)
@@ -212,4 +214,4 @@ def _cropped(images: Tensor, rows: Tensor, height: int, width: int, padding: int
     y = torch.where(y < tall, y, 2 * (tall - 1) - y)
     x = torch.where(x < wide, x, 2 * (wide - 1) - x)
     x = torch.where(rows[:, 2:3] > 0, wide - 1 - x, x)
-    return _taken(images, y[:, :, None], x[:, None, :])
+    return _pixels_at(images, y[:, :, None], x[:, None, :])

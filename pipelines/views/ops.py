@@ -1,9 +1,11 @@
-"""The table of the fourteen ops, the recipes made of them, and what a kernel is told of an op.
+"""The table of the fourteen ops, the recipes of views, and the parameters that a kernel gets.
 
-A drawn view is a row of integers, the same for every kernel:
+A drawn view is a row of int32, the same for every kernel:
 
-    top, left, flip, cutout x0, y0, x1, y1 (half-open; empty where x1 <= x0),
-    then for each op: its code and six parameters (`parameters` says which).
+    top, left, flip, cutout x0, y0, x1, y1 (half-open; empty if x1 <= x0),
+    then for each op: its code and six parameters (see `parameters`).
+
+The source of this file is part of the key of numba's cache for the CPU kernel.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from dataclasses import dataclass
 from pipelines.errors import ConfigError
 from pipelines.registry import Registry
 
-HEAD = 7  # integers of a row before its ops
+HEAD = 7  # integers of a row before the ops
 WIDTH = 7  # integers of a row for each op
-FILL = (125, 123, 114)  # of Cutout
-LARGEST = 16384  # pixels of a side: Pillow leaves its 16.16 arithmetic above
+FILL = (125, 123, 114)  # color of Cutout
+LARGEST = 16384  # pixels of a side; for larger images Pillow does not use 16.16 arithmetic
 
 
 @dataclass(frozen=True)
@@ -52,51 +54,51 @@ for _code, (_name, _low, _high) in enumerate(
 ):
     OPS.add(_name, Op(_name, _code, _low, _high))
 
-# Compiled code keeps these numbers: a code, once given, stays.
+# The codes are part of compiled code and of the order in which ops are drawn: never change one.
 AUTOCONTRAST, BRIGHTNESS, COLOR, CONTRAST, EQUALIZE, IDENTITY, POSTERIZE = range(7)
 ROTATE, SHARPNESS, SHEAR_X, SHEAR_Y, SOLARIZE, TRANSLATE_X, TRANSLATE_Y = range(7, 14)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one view is made of an image."""
+    """How a view is made from an image."""
 
     name: str
     flip: bool
-    """Mirror left and right, half of the time."""
+    """Mirror left and right with probability 1/2."""
     padding: int
-    """Pixels of reflection on every side before the random crop."""
+    """Pixels by which each side is padded by reflection before the random crop."""
     size: tuple[int, int]
     """Height and width of the view."""
     ops: int
-    """How many ops of RandAugment, each always applied, drawn with replacement."""
+    """Number of RandAugment ops; they are drawn with replacement and always applied."""
     cutout: bool
-    """Cover a square of at most half the width with grey."""
+    """Cover a square of at most half the width with gray."""
     augment_first: bool = True
-    """Ops and Cutout before flip and crop, as TorchSSL; False: after them, as USB."""
+    """Apply ops and Cutout before flip and crop (TorchSSL) or after them (USB)."""
 
     @property
     def columns(self) -> int:
-        """Integers in a drawn row."""
+        """Number of integers in a drawn row."""
         return HEAD + WIDTH * self.ops
 
     def augmented(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Size of the image that the ops see, for images of `size`."""
+        """Return the size of the image to which the ops are applied, for images of `size`."""
         return size if self.augment_first else self.size
 
     def check(self, size: tuple[int, int]) -> None:
-        """Refuse images that this recipe cannot crop."""
-        for side, given, wanted in zip(("high", "wide"), size, self.size, strict=True):
+        """Raise ConfigError if this recipe cannot crop images of `size`."""
+        for side, given, needed in zip(("high", "wide"), size, self.size, strict=True):
             if not 0 < given < LARGEST or self.padding >= given:
                 raise ConfigError(
                     f"images {given} pixels {side} cannot be reflected over {self.padding} pixels",
-                    f"take a padding below {given}",
+                    f"type a padding below {given}",
                 )
-            if wanted > given + 2 * self.padding:
+            if needed > given + 2 * self.padding:
                 raise ConfigError(
-                    f"a view {wanted} pixels {side} does not fit images of {given} padded by "
+                    f"a view {needed} pixels {side} does not fit images of {given} padded by "
                     f"{self.padding}",
-                    "take a smaller view, a larger padding or a store of larger images",
+                    "type a smaller image_size or a larger padding, or convert larger images",
                 )
 
 
@@ -116,10 +118,12 @@ def recipes(
 
 
 def parameters(code: int, magnitude: float, size: tuple[int, int]) -> tuple[int, ...]:
-    """Return the six integers that tell a kernel how strong an op is.
+    """Return the six integers of an op with this magnitude on images of `size`.
 
     Geometry: the coefficients of Pillow's inverse map in 16.16 fixed point. Blends: the bits of
-    the factor as float32. Solarize: the first value that is inverted. Posterize: the mask.
+    the factor as float32. Solarize: the first value that is inverted. Posterize: the bits kept.
+
+    This is the reference. `sample._parameters` repeats it in compiled code and falls back to it.
     """
     height, width = size
     if code in (BRIGHTNESS, COLOR, CONTRAST, SHARPNESS):
@@ -156,29 +160,33 @@ def _fix(value: float) -> int:
 
 
 def _fixed(a: float, b: float, c: float, d: float, e: float, f: float) -> tuple[int, ...]:
-    """Pillow's fixed-point form of the map x' = ax + by + c, y' = dx + ey + f of pixel centres."""
+    """Return Pillow's fixed-point form of the map x' = ax + by + c, y' = dx + ey + f.
+
+    Pillow evaluates the map at pixel centers, hence the halves.
+    """
     start_x = _fix(c + a * 0.5 + b * 0.5)
     start_y = _fix(f + d * 0.5 + e * 0.5)
     return (_fix(a), _fix(b), start_x, _fix(d), _fix(e), start_y)
 
 
 def _shifted(offset: float, length: int) -> tuple[int, int, int]:
-    """Shift along one axis: Pillow adds 1.0 to a double again and again, and so do we.
+    """Return step, 0 and start of a shift along one axis.
 
-    Where such a sum rounds up to an integer the shift grows by one from there on; a step of
-    65537 instead of 65536 says exactly that.
+    Pillow adds 1.0 to a double for each pixel, and so does this loop. Where such a sum rounds up
+    to an integer, the shift is larger by one from there on. A step of 65537 instead of 65536
+    expresses exactly that.
     """
     position = offset + 0.5
     shift = math.floor(position)
-    for place in range(1, length):
+    for pixel in range(1, length):
         position += 1.0
-        if math.floor(position) != place + shift:
-            return (65537, 0, shift * 65536 + 65536 - place)
+        if math.floor(position) != pixel + shift:
+            return (65537, 0, shift * 65536 + 65536 - pixel)
     return (65536, 0, shift * 65536 + 32768)
 
 
 def _rotated(degrees: float, height: int, width: int) -> tuple[int, ...]:
-    """Rotation about the centre as `Image.rotate` sets it up, quarter turns included."""
+    """Return the rotation about the center as `Image.rotate` does, quarter turns included."""
     degrees = degrees % 360.0
     quarter = degrees in (90.0, 270.0) and height == width
     if degrees in (0.0, 180.0) or quarter:

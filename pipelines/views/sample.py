@@ -1,7 +1,14 @@
-"""The draw: what is random in a view, as a pure function of where the view stands in a run.
+"""The draw: the random parameters of views, a pure function of (seed, step, stream, slot, view).
 
-Philox4x32-10 (Salmon et al., 2011) with the seed as key and (view and stream, slot, step) as
-counter: any view can be drawn again, alone, on any machine, without the ones before it.
+Random numbers are Philox4x32-10 (Salmon et al., 2011) with the seed as key and (view and stream,
+slot, step) as counter. Each view has its own counter, so it can be drawn alone: in any order, on
+any rank, on any machine, and after a resume without any generator state. A slot is the position
+in the global batch, so R ranks draw what one process would draw.
+
+The compiled code below repeats `ops.parameters`, so that a batch is drawn in one call without
+the GIL instead of one Python call for every op of every view. Compiled code may round the last bit
+of a sine or a product differently. So `_fixed` and `_parameters` report values that are near a
+rounding edge, and `draw` computes those few again by `ops.parameters`, which is the reference.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-any-return"
@@ -36,9 +43,9 @@ Array = np.ndarray[Any, Any]
 
 _BY_CODE = sorted((OPS[name] for name in OPS), key=lambda op: op.code)
 _RANGES = np.array([(op.low, op.high) for op in _BY_CODE])
-_MASK = np.uint64(0xFFFFFFFF)
+_LOW_32 = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
-_UNIT = 2.0**-32
+_UNIT = 2.0**-32  # turns 32 random bits into a float in [0, 1)
 
 
 def draw(
@@ -51,7 +58,11 @@ def draw(
     view: int,
     size: tuple[int, int],
 ) -> Array:
-    """Draw one row of integers for each slot of the global batch; `size` is the images'."""
+    """Return int32 [slots, columns]: one row for each slot, for images of `size`.
+
+    `ops.py` describes the columns. `stream` is 0 for labeled and 1 for unlabeled images, `view`
+    the number of the view of an image.
+    """
     recipe.check(size)
     slots = np.ascontiguousarray(slots, dtype=np.int64)
     rows = np.zeros((len(slots), recipe.columns), dtype=np.int32)
@@ -63,6 +74,7 @@ def draw(
         [size[d] + 2 * recipe.padding - recipe.size[d] + 1 for d in (0, 1)], dtype=np.int64
     )
     flags = np.array([recipe.flip, recipe.cutout], dtype=np.bool_)
+    # Rows of `doubtful`: row, column and magnitude of an op that must be computed again.
     count = _draw(rows, doubtful, _RANGES, key, counter, slots, space, np.array(seen), flags)
     for row, column, magnitude in doubtful[:count]:
         code = int(rows[int(row), int(column)])
@@ -72,36 +84,37 @@ def draw(
 
 
 def names(draws: Array) -> list[list[str]]:
-    """Name the ops of drawn rows, in the order in which they are applied."""
+    """Return the names of the ops of drawn rows, in the order in which they are applied."""
     return [[_BY_CODE[code].name for code in row[HEAD::WIDTH]] for row in draws]
 
 
 @njit
 def philox(k: Any, m: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Return the four 32-bit words of counter (a, b, c, d) under key (k, m), all uint64."""
+    """Return the four 32-bit outputs for counter (a, b, c, d) and key (k, m), all as uint64."""
     for _ in range(10):
         first = np.uint64(0xD2511F53) * a
         second = np.uint64(0xCD9E8D57) * c
         a = (second >> _SHIFT) ^ b ^ k
         c = (first >> _SHIFT) ^ d ^ m
-        b = second & _MASK
-        d = first & _MASK
-        k = (k + np.uint64(0x9E3779B9)) & _MASK
-        m = (m + np.uint64(0xBB67AE85)) & _MASK
+        b = second & _LOW_32
+        d = first & _LOW_32
+        k = (k + np.uint64(0x9E3779B9)) & _LOW_32
+        m = (m + np.uint64(0xBB67AE85)) & _LOW_32
     return a, b, c, d
 
 
 @njit
 def _fixed(
     a: float, b: float, c: float, d: float, e: float, f: float, row: Array, start: int
-) -> bool:  # True: no value stands near a rounding edge
-    sure = True
+) -> bool:
+    """Write Pillow's fixed-point map; return False if a value is near a rounding edge."""
+    exact = True
     values = (a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5)
     for i in range(6):
         scaled = values[i] * 65536.0 + 0.5
         row[start + i] = math.floor(scaled)
-        sure = sure and abs(scaled - np.rint(scaled)) > 1e-4
-    return sure
+        exact = exact and abs(scaled - np.rint(scaled)) > 1e-4
+    return exact
 
 
 @njit
@@ -119,10 +132,10 @@ def _rotate(degrees: float, seen: Array, row: Array, start: int) -> bool:
 def _parameters(
     code: int, magnitude: float, seen: Array, row: Array, start: int, factor: Array, bits: Array
 ) -> bool:
-    """Do as `ops.parameters` does, or return False where rounding leaves a doubt."""
+    """Write what `ops.parameters` returns; return False if a value is near a rounding edge."""
     if code in (BRIGHTNESS, COLOR, CONTRAST, SHARPNESS):
         factor[0] = magnitude
-        row[start] = bits[0]  # the same four bytes
+        row[start] = bits[0]  # `bits` is a view of the memory of `factor`
     elif code == SOLARIZE:
         row[start] = math.ceil(magnitude)
     elif code == POSTERIZE:
@@ -133,10 +146,10 @@ def _parameters(
         _fixed(1.0, 0.0, 0.0, magnitude, 1.0, 0.0, row, start)
     elif code in (TRANSLATE_X, TRANSLATE_Y):
         axis = 1 if code == TRANSLATE_X else 0
-        place = magnitude * seen[axis] + 0.5
+        position = magnitude * seen[axis] + 0.5
         _fixed(1.0, 0.0, 0.0, 0.0, 1.0, 0.0, row, start)
-        row[start + 5 - 3 * axis] += math.floor(place) * 65536
-        return place - math.floor(place) < 1.0 - 1e-6
+        row[start + 5 - 3 * axis] += math.floor(position) * 65536
+        return position - math.floor(position) < 1.0 - 1e-6
     elif code == ROTATE:
         return _rotate(magnitude, seen, row, start)
     return True
@@ -144,7 +157,7 @@ def _parameters(
 
 @njit
 def _cutout(row: Array, side: float, x: float, y: float, seen: Array) -> None:
-    """Write the covered square: shifted, not clipped, at the left and top; its end included."""
+    """Write the covered square: shifted, not clipped, at the left and top; its end is included."""
     height, width = seen[0], seen[1]
     side = side * 0.5 * width
     if side <= 0.0:
@@ -183,30 +196,31 @@ def _draw(
     seen: Array,
     flags: Array,
 ) -> int:
-    """Fill the rows; return how many parameters stand too near a rounding edge to be sure of."""
+    """Fill the rows; return how many ops are near a rounding edge (listed in `doubtful`)."""
     ops = (rows.shape[1] - HEAD) // WIDTH
     blocks = 1 if ops == 0 and not flags[1] else 2 + ops // 2
-    words = np.empty(4 * blocks, np.uint64)
+    # Outputs: 0, 1 crop, 2 flip, 3 to 5 Cutout, then two for each op: which one, and how strong.
+    random = np.empty(4 * blocks, np.uint64)
     factor = np.empty(1, np.float32)
     bits = factor.view(np.int32)
     count = 0
     for i in range(len(slots)):
         slot = np.uint64(slots[i])
         for block in range(blocks):
-            place = counter[0] | np.uint64(block)
-            a, b, c, d = philox(key[0], key[1], place, slot, counter[2], counter[3])
-            words[4 * block], words[4 * block + 1] = a, b
-            words[4 * block + 2], words[4 * block + 3] = c, d
+            first = counter[0] | np.uint64(block)
+            a, b, c, d = philox(key[0], key[1], first, slot, counter[2], counter[3])
+            random[4 * block], random[4 * block + 1] = a, b
+            random[4 * block + 2], random[4 * block + 3] = c, d
         row = rows[i]
-        row[0] = (words[0] * np.uint64(space[0])) >> _SHIFT
-        row[1] = (words[1] * np.uint64(space[1])) >> _SHIFT
-        row[2] = flags[0] and words[2] >> np.uint64(31)
+        row[0] = (random[0] * np.uint64(space[0])) >> _SHIFT
+        row[1] = (random[1] * np.uint64(space[1])) >> _SHIFT
+        row[2] = flags[0] and random[2] >> np.uint64(31)
         if flags[1]:
-            _cutout(row, words[3] * _UNIT, words[4] * _UNIT, words[5] * _UNIT, seen)
+            _cutout(row, random[3] * _UNIT, random[4] * _UNIT, random[5] * _UNIT, seen)
         for op in range(ops):
-            code = np.int64((words[6 + 2 * op] * np.uint64(len(ranges))) >> _SHIFT)
+            code = np.int64((random[6 + 2 * op] * np.uint64(len(ranges))) >> _SHIFT)
             low = ranges[code, 0]
-            magnitude = low + (ranges[code, 1] - low) * (words[7 + 2 * op] * _UNIT)
+            magnitude = low + (ranges[code, 1] - low) * (random[7 + 2 * op] * _UNIT)
             column = HEAD + WIDTH * op
             row[column] = code
             if not _parameters(code, magnitude, seen, row, column + 1, factor, bits):

@@ -59,15 +59,15 @@ def test_a_batch_holds_what_order_and_draw_say(store):
     with open_loader(store) as loader:
         batch = loader.batch(5)
     split, order = loader.split, loader.order
-    labeled, places = split.labeled[order.labeled(5)], order.unlabeled(5)
+    labeled, positions = split.labeled[order.labeled(5)], order.unlabeled(5)
     assert batch.labels.tolist() == store.labels("train")[labeled].tolist()
-    assert batch.position.tolist() == batch.global_positions.tolist() == places.tolist()
+    assert batch.position.tolist() == batch.global_positions.tolist() == positions.tolist()
     common = {"seed": 1, "step": 5, "size": (32, 32)}
     weak = draw(RECIPES["weak"], stream=0, view=0, slots=np.arange(BATCH), **common)
     images = np.stack([store.image("train", index) for index in labeled])
     (wanted,) = apply(images, [weak], [RECIPES["weak"]], mean=store.mean, std=store.std)
     np.testing.assert_array_equal(batch.images.permute(0, 2, 3, 1), wanted)
-    images = np.stack([store.image("train", index) for index in split.unlabeled[places]])
+    images = np.stack([store.image("train", index) for index in split.unlabeled[positions]])
     for view, (name, recipe) in enumerate(VIEWS.items()):
         rows = draw(RECIPES[recipe], stream=1, view=view, slots=np.arange(UNLABELED), **common)
         (wanted,) = apply(images, [rows], [RECIPES[recipe]], mean=store.mean, std=store.std)
@@ -158,7 +158,7 @@ def test_an_image_that_stands_twice_in_a_batch_gets_two_views(store):
     assert len({image.numpy().tobytes() for image in images}) > 12
 
 
-def test_a_batch_is_whole_until_the_one_after_the_next_is_asked_for(store, reference):
+def test_a_batch_is_whole_until_the_one_after_the_next_is_requested(store, reference):
     with open_loader(store, prefetch=1) as loader:
         batches = loader.iterate(0, 7)
         before = next(batches)
@@ -172,7 +172,7 @@ def test_a_batch_is_whole_until_the_one_after_the_next_is_asked_for(store, refer
         assert len(addresses) == 3  # one ahead and two held
 
 
-def test_without_unlabelled_images(store, reference):
+def test_without_unlabeled_images_there_are_no_views(store, reference):
     split = make_split(store.labels("train"), store.classes, labels_wanted=8, seed=0)
     order = Order(1, 8, 0, BATCH, 0)
     with Loader(store, split, order, views={}, recipes=RECIPES, seed=1) as loader:

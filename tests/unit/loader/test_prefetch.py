@@ -33,7 +33,7 @@ def test_items_come_in_order_and_end():
         next(ring)
 
 
-def test_an_item_is_not_overwritten_before_the_one_after_the_next_is_asked_for():
+def test_an_item_is_not_overwritten_before_the_one_after_the_next_is_requested():
     ring = Ring(*counting(range(50), []), ahead=1)
     before = next(ring)
     for number in range(1, 50):

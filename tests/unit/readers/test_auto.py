@@ -47,7 +47,7 @@ def test_only_what_is_installed_and_stored_is_chosen(monkeypatch):
     assert "pip install" in caught.value.fix
 
 
-def test_what_was_asked_for_is_taken():
+def test_a_configured_reader_is_used():
     assert choose(store(40_000), "train", wanted="resident").name == "resident"
     assert choose(store(1), "train", wanted="dali").sentence.startswith("dali: as configured")
 

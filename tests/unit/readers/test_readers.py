@@ -48,7 +48,7 @@ def read(reader, indices):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_raw_images_are_exactly_those_asked_for_repeats_included(stores, opened, name):
+def test_raw_images_are_exactly_those_requested_repeats_included(stores, opened, name):
     found = read(opened["raw", name], INDICES)
     wanted = np.stack([stores["raw"].image("train", index) for index in INDICES])
     np.testing.assert_array_equal(found, wanted)
@@ -81,13 +81,13 @@ def test_a_stream_follows_its_plan_through_sizes_and_segments(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_endless_plan_is_read_only_as_far_as_needed(opened, name):
-    asked = itertools.count()
-    plan = (np.array([next(asked) % 96]) for _ in itertools.count())
+    requested = itertools.count()
+    plan = (np.array([next(requested) % 96]) for _ in itertools.count())
     stream = opened["raw", name].stream(plan)
     for _ in range(3):
         next(stream)
     stream.close()
-    assert next(asked) < 200
+    assert next(requested) < 200
 
 
 @pytest.mark.parametrize("name", ["ffcv", "dali"])

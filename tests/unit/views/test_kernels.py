@@ -142,7 +142,7 @@ def test_two_views_of_one_recipe_differ() -> None:
 
 
 @pytest.mark.parametrize("name", ["Rotat", "rotate"])
-def test_an_unknown_op_or_kernel_is_told(name: str) -> None:
+def test_an_unknown_op_or_kernel_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="no op is named"):
         apply_op(name, images(1)[0], 1.0)
     with pytest.raises(ConfigError, match="no kernel is named"):
@@ -157,8 +157,8 @@ def test_a_second_start_compiles_nothing() -> None:
         from pipelines.views.kernel_cpu import views
         for compiled in (_draw, views):
             print(compiled.stats.cache_hits.total(), compiled.stats.cache_misses.total())"""
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert told.stdout.split() == ["1", "0", "1", "0"]
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.split() == ["1", "0", "1", "0"]
 
 
 def test_the_torch_kernel_compiles_whole() -> None:

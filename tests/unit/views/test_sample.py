@@ -145,8 +145,8 @@ def test_weak_views_have_no_ops_and_no_cutout() -> None:
 
 def test_names_tell_the_ops_in_their_order() -> None:
     made = rows(slots=SLOTS[:5])
-    for row, told in zip(made, names(made), strict=True):
-        assert [OPS[name].code for name in told] == row[HEAD::WIDTH].tolist()
+    for row, found in zip(made, names(made), strict=True):
+        assert [OPS[name].code for name in found] == row[HEAD::WIDTH].tolist()
 
 
 def test_an_empty_batch_draws_nothing() -> None:
