@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from fastssl.engine.scaler import Scaler
 from fastssl.errors import ConfigError
 from fastssl.tracking.pseudo_label_stats import Quality
 from fastssl.tracking.run_dir import RunFolder
+from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.loader.loader import Loader
 from pipelines.sampling.split import Split
 from pipelines.store.store import Store
@@ -65,6 +66,13 @@ class TrainingData:
     split: Split
     loader: Loader
     size: tuple[int, int]  # height and width of the views
+    evaluations: dict[str, EvaluationBatches] = field(default_factory=dict)  # by split
+
+    def close(self) -> None:
+        """Close the loader and the readers of the evaluations."""
+        self.loader.close()
+        for batches in self.evaluations.values():
+            batches.close()
 
 
 class Run(NamedTuple):

@@ -17,7 +17,7 @@ from fastssl.config.schema import RunConfig
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine.devices import Device
 from fastssl.engine.progress import EvaluationMetrics
-from pipelines.loader.loader import evaluation
+from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.store.store import Store
 
 Indices = npt.NDArray[np.int64]
@@ -26,40 +26,7 @@ ECE_BINS = 15
 TOP = 5
 
 
-def predict_batches(
-    model: nn.Module,
-    store: Store,
-    split: str,
-    indices: Indices,
-    *,
-    size: tuple[int, int],
-    config: RunConfig,
-    device: Device,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the logits [n, C], float32, and the labels [n] of images, in batches of `eval_batch`.
-
-    The model must be in eval mode.
-    """
-    if not len(indices):  # a rank may have no image
-        return
-    batches = evaluation(
-        store,
-        split,
-        indices,
-        size=size,
-        reader=config.reader,
-        device=str(device.device),
-        batch=config.eval_batch,
-        threads=device.threads,
-    )
-    for images, labels in batches:
-        with torch.inference_mode(), device.autocast():
-            logits = model(images).float()
-        yield logits, labels
-
-
-def predict_split(
-    model: nn.Module,
+def open_batches(
     store: Store,
     split: str,
     indices: Indices,
@@ -68,20 +35,50 @@ def predict_split(
     config: RunConfig,
     device: Device,
     ranks: Ranks,
+) -> EvaluationBatches:
+    """Return this rank's share of the images, in batches of `eval_batch`.
+
+    The caller keeps the object for all evaluations of a run and closes it at the end.
+    """
+    return EvaluationBatches(
+        store,
+        split,
+        np.array_split(indices, ranks.world)[ranks.rank],
+        size=size,
+        reader=config.reader,
+        device=str(device.device),
+        batch=config.eval_batch,
+        threads=device.threads,
+    )
+
+
+def predict_batches(
+    model: nn.Module, batches: EvaluationBatches, device: Device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the logits [n, C], float32, and the labels [n] of each batch.
+
+    The model must be in eval mode.
+    """
+    for images, labels in batches:
+        with torch.inference_mode(), device.autocast():
+            logits = model(images).float()
+        yield logits, labels
+
+
+def predict_split(
+    model: nn.Module, batches: EvaluationBatches, device: Device, ranks: Ranks
 ) -> tuple[Tensor, Tensor]:
     """Return the logits [n, C] and labels [n] of all images, in order, on the device.
 
-    Every rank computes a share and gets the result of all of them.
+    Every rank predicts its own batches and gets the result of all ranks.
     """
-    own = np.array_split(indices, ranks.world)[ranks.rank]
     training = model.training
     model.eval()
     # Start with no rows, so that a rank without images has tensors of the right shape. Labels are
     # copied because their buffer is used again for a later batch.
-    logits = [torch.empty((0, store.classes), device=device.device)]
+    logits = [torch.empty((0, batches.store.classes), device=device.device)]
     labels = [torch.empty(0, dtype=torch.int64, device=device.device)]
-    found = predict_batches(model, store, split, own, size=size, config=config, device=device)
-    for some, truth in found:
+    for some, truth in predict_batches(model, batches, device):
         logits.append(some.clone())
         labels.append(truth.clone())
     model.train(training)

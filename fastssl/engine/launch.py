@@ -190,7 +190,7 @@ def train(
             return finish(training, folder, display, stopped_by)
     finally:
         display.end()
-        data.loader.close()
+        data.close()
         if writer:
             writer.close()
         if record:
@@ -245,7 +245,7 @@ def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: b
             # All ranks must stop after the same step: the next one has collectives.
             if ranks.max(int(step >= 2 and sum(times) > PATIENCE)):
                 break
-        data.loader.close()
+        data.close()
     seconds = statistics.median(times[2:] or times)  # the first two warm up
     hours = seconds * resolved.config.steps / 3600
     display.say(f"dry run: {seconds * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")

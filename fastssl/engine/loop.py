@@ -17,7 +17,13 @@ from torch import Tensor
 from fastssl.algorithms.base import StepOutput
 from fastssl.engine import accumulate, checkpoint, optim
 from fastssl.engine.build import Learner, TrainingData
-from fastssl.engine.evaluation import Indices, compute_metrics, confusion, predict_split
+from fastssl.engine.evaluation import (
+    Indices,
+    compute_metrics,
+    confusion,
+    open_batches,
+    predict_split,
+)
 from fastssl.engine.progress import (
     EvaluationMetrics,
     TrainingProgress,
@@ -253,16 +259,19 @@ class Training:
 
     def measure(self, split: str, indices: Indices) -> EvaluationMetrics:
         """Evaluate the EMA model on images of a split; all ranks share the work."""
-        logits, labels = predict_split(
-            self.learner.ema.model,
-            self.data.store,
-            split,
-            indices,
-            size=self.data.size,
-            config=self.config,
-            device=self.learner.device,
-            ranks=self.learner.ranks,
-        )
+        device, ranks = self.learner.device, self.learner.ranks
+        if split not in self.data.evaluations:  # opened once: some readers take seconds to open
+            self.data.evaluations[split] = open_batches(
+                self.data.store,
+                split,
+                indices,
+                size=self.data.size,
+                config=self.config,
+                device=device,
+                ranks=ranks,
+            )
+        batches = self.data.evaluations[split]
+        logits, labels = predict_split(self.learner.ema.model, batches, device, ranks)
         metrics = compute_metrics(logits, labels)
         if split == "test" and self.record:
             tensorboard.evaluated(self.record, logits, labels, self.progress.step)

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from fastssl.config.resolve import ResolvedConfig
+from fastssl.distributed.collectives import SingleRank
 from fastssl.engine import devices
 from fastssl.engine.checkpoint import CheckpointContent
-from fastssl.engine.evaluation import predict_batches
+from fastssl.engine.evaluation import open_batches, predict_batches
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.inputs import is_many, to_image
 from fastssl.inference.trained_model import open_model, open_run
@@ -163,16 +164,17 @@ class Predictor:
                 f"the images of {store.path} are smaller than those the model was trained on",
                 f"convert them with --size {self.preprocessing.stored}",
             )
-        for logits, _ in predict_batches(
-            self.model,
+        with open_batches(
             store,
             split,
             places,
             size=self.preprocessing.size,
             config=self.resolved.config,
             device=self.device,
-        ):
-            yield logits.cpu().numpy()
+            ranks=SingleRank(),
+        ) as batches:
+            for logits, _ in predict_batches(self.model, batches, self.device):
+                yield logits.cpu().numpy()
 
     def _opened(self, paths: Iterable[str], ahead: int) -> Iterator[tuple[str, Pixels | None, str]]:
         """Decode in threads, at most `ahead` images ahead of the model."""

@@ -49,15 +49,16 @@ def evaluate(path: Path, which: str = "best", store: str | None = None) -> dict[
     resolved, content = open_run(path, which)
     device = devices.choose(resolved.config)
     found = open_store(store) if store else find_store(resolved)
-    logits, labels = evaluation.predict_split(
-        open_model(resolved, content, device),
+    model, ranks = open_model(resolved, content, device), SingleRank()
+    with evaluation.open_batches(
         found,
         "test",
         np.arange(found.splits["test"].count),
         size=view_recipes(resolved, found)["weak"].size,
         config=resolved.config,
         device=device,
-        ranks=SingleRank(),
-    )
+        ranks=ranks,
+    ) as batches:
+        logits, labels = evaluation.predict_split(model, batches, device, ranks)
     metrics = evaluation.compute_metrics(logits, labels)
     return {"run": str(path), "checkpoint": which, "step": content["trip"]["step"], **metrics}

@@ -1,16 +1,15 @@
-"""Images for judging a model: the middle of each, normalised, in the order asked for."""
+"""Images for evaluating a model: center crop, normalized, in the order requested."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from pipelines.loader.transfer import Transfer
-from pipelines.readers import READERS, Indices, Pixels, Reader
-from pipelines.readers.auto import choose
+from pipelines.readers import READERS, Indices, Pixels, Reader, choose
 from pipelines.views import centered
 
 if TYPE_CHECKING:
@@ -18,52 +17,86 @@ if TYPE_CHECKING:
 
     from pipelines.store.store import Store
 
-KEPT = 2  # readers kept from one evaluation to the next: test and validation
-_kept: dict[tuple[Any, ...], Reader] = {}
 
+class EvaluationBatches:
+    """Batches of float32 [n, 3, h, w] images, channels last, with their int64 labels [n].
 
-def evaluation(
-    store: Store,
-    split: str,
-    indices: Indices,
-    *,
-    size: tuple[int, int],
-    reader: str = "auto",
-    device: str = "cpu",
-    batch: int = 256,
-    threads: int = 1,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield float32 [n, 3, h, w] images, channels last, and their int64 labels."""
-    labels = store.labels(split)[indices]
-    source = _reader(store, split, reader, device, threads)
-    transfer = Transfer(device)
-    chunks = [indices[start : start + batch] for start in range(0, len(indices), batch)]
-    for place, images in enumerate(source.stream(iter(chunks))):
-        start = place * batch
-        truth = transfer.send_small(labels[start : start + batch])
-        yield _middle(images, size, store, transfer), truth
+    It can be iterated any number of times. The reader is opened by the first iteration and stays
+    open until `close`, because some readers take seconds to open.
 
+    Args:
+        store: the converted data set.
+        split: `train` or `test`.
+        indices: the images of that split, in the order in which they are returned.
+        size: height and width of the center crop.
+        reader: a name in READERS, or "auto".
+        device: where the batches are needed.
+        batch: images in a batch; the last batch may be smaller.
+        threads: decoding threads.
+    """
 
-def _reader(store: Store, split: str, wanted: str, device: str, threads: int) -> Reader:
-    """Return a reader of an earlier evaluation, or open one: some take seconds to compile."""
-    key = (store.path, store.fingerprint, split, wanted, device, threads)
-    if key not in _kept:
-        while len(_kept) >= KEPT:
-            _kept.pop(next(iter(_kept))).close()
-        name = choose(store, split, wanted=wanted, device=device).name
-        _kept[key] = READERS[name].open(store, split, threads=threads, device=device)
-    return _kept[key]
+    def __init__(
+        self,
+        store: Store,
+        split: str,
+        indices: Indices,
+        *,
+        size: tuple[int, int],
+        reader: str = "auto",
+        device: str = "cpu",
+        batch: int = 256,
+        threads: int = 1,
+    ) -> None:
+        self.store, self.split, self.indices = store, split, indices
+        self.size, self.batch = size, batch
+        self._wanted, self._device, self._threads = reader, device, threads
+        self._reader: Reader | None = None
 
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches, from the first one on."""
+        if not len(self.indices):  # a rank may have no image; then it needs no reader
+            return
+        labels = self.store.labels(self.split)[self.indices]
+        starts = range(0, len(self.indices), self.batch)
+        plan = [self.indices[start : start + self.batch] for start in starts]
+        transfer = Transfer(self._device)
+        for start, images in zip(starts, self._open().stream(iter(plan)), strict=True):
+            truth = transfer.send_small(labels[start : start + self.batch])
+            yield self._prepare(images, transfer), truth
 
-def _middle(
-    images: Pixels | Tensor, size: tuple[int, int], store: Store, transfer: Transfer
-) -> Tensor:
-    if isinstance(images, np.ndarray):
-        if not transfer.cuda:
-            made = centered(images, size, store.mean, store.std)
-            return torch.from_numpy(made).permute(0, 3, 1, 2)
-        images = transfer.send(images)
-    top, left = ((images.shape[axis + 1] - size[axis]) // 2 for axis in (0, 1))
-    middle = images[:, top : top + size[0], left : left + size[1]].float() / 255
-    mean, std = (torch.tensor(values, device=middle.device) for values in (store.mean, store.std))
-    return ((middle - mean) / std).permute(0, 3, 1, 2)
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return -(-len(self.indices) // self.batch)
+
+    def close(self) -> None:
+        """Close the reader; a later iteration opens it again."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def __enter__(self) -> EvaluationBatches:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the reader."""
+        self.close()
+
+    def _open(self) -> Reader:
+        if self._reader is None:
+            store, split, device = self.store, self.split, self._device
+            name = choose(store, split, wanted=self._wanted, device=device).name
+            self._reader = READERS[name].open(store, split, threads=self._threads, device=device)
+        return self._reader
+
+    def _prepare(self, images: Pixels | Tensor, transfer: Transfer) -> Tensor:
+        """Crop the center and normalize: uint8 [n, H, W, 3] to float32 [n, 3, h, w]."""
+        mean, std, (height, width) = self.store.mean, self.store.std, self.size
+        if isinstance(images, np.ndarray):
+            if not transfer.cuda:
+                return torch.from_numpy(centered(images, self.size, mean, std)).permute(0, 3, 1, 2)
+            images = transfer.send(images)
+        top, left = (images.shape[1] - height) // 2, (images.shape[2] - width) // 2
+        crop = images[:, top : top + height, left : left + width].float() / 255
+        shift, scale = (torch.tensor(values, device=crop.device) for values in (mean, std))
+        return ((crop - shift) / scale).permute(0, 3, 1, 2)

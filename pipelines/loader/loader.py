@@ -14,7 +14,6 @@ import torch
 
 from pipelines.errors import DataError, ResourceError
 from pipelines.loader.batch import Batch
-from pipelines.loader.evaluation import evaluation
 from pipelines.loader.prefetch import PATIENCE, Ring, StalledError
 from pipelines.loader.transfer import Transfer
 from pipelines.readers import READERS, Indices, Pixels
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
     from pipelines.store.store import Store
     from pipelines.views import Recipe
-
-__all__ = ["Loader", "evaluation"]
 
 LABELED, UNLABELED = 0, 1  # numbers of the streams in the key of the draw
 

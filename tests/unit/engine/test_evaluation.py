@@ -72,16 +72,17 @@ def test_many_classes_and_absent_classes():
 
 def test_a_rank_without_images_has_tables_of_the_right_shape(tmp_path):
     model, store = torch.nn.Linear(2, 3), make_store(tmp_path, formats=("dali",))
-    logits, labels = evaluation.predict_split(
-        model,
+    device = devices.Device(torch.device("cpu"), "fp32", 1, 1)
+    batches = evaluation.open_batches(
         store,
         "test",
         np.arange(0),
         size=(8, 8),
         config=RunConfig(),
-        device=devices.Device(torch.device("cpu"), "fp32", 1, 1),
+        device=device,
         ranks=SingleRank(),
     )
+    logits, labels = evaluation.predict_split(model, batches, device, SingleRank())
     assert (logits.shape, logits.dtype) == ((0, store.classes), torch.float32)
     assert (labels.shape, labels.dtype) == ((0,), torch.int64)
     assert model.training

@@ -12,7 +12,7 @@ import fastssl
 from fastssl.errors import ConfigError, UserError
 from fastssl.inference import export
 from fastssl.inference.predictor import Predictor
-from pipelines.loader.evaluation import evaluation
+from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.store.store import open_store
 
 FORMATS = ("pt2", "onnx", "safetensors")
@@ -41,7 +41,9 @@ def test_the_top1_on_the_test_set_is_that_of_eval(
     wrong = 0
     with torch.inference_mode():
         # 97 leaves a last batch of another size
-        for images, labels in evaluation(store, "test", np.arange(360), size=(16, 16), batch=97):
+        for images, labels in EvaluationBatches(
+            store, "test", np.arange(360), size=(16, 16), batch=97
+        ):
             wrong += int((run(images.contiguous()).argmax(dim=1) != labels).sum())
     assert 100 * wrong / 360 == pytest.approx(fastssl.evaluate(trained)["error"], abs=1e-9)
 

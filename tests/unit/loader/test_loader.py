@@ -8,7 +8,6 @@ import torch
 
 import pipelines
 from pipelines.errors import ConfigError, DataError
-from pipelines.loader.evaluation import _kept, evaluation
 from pipelines.loader.loader import Loader
 from pipelines.sampling.order import Order
 from pipelines.sampling.split import Split, make_split
@@ -236,30 +235,6 @@ def test_open_loader_for_outsiders(store, data):
     assert batch.images.shape == (4, 3, 32, 32) and batch.views["strong"].shape == (8, 3, 32, 32)
     with pipelines.open_loader("digits", labels=40, batch=4, ratio=2) as loader:
         assert loader.weak.flip is False and loader.weak.padding == 2
-
-
-@pytest.mark.parametrize("reader", ["resident", "ffcv", "dali"])
-def test_evaluation_shows_the_middle_of_every_image_once_and_in_order(store, reader):
-    indices = np.arange(24)[::-1].copy()
-    found = list(evaluation(store, "test", indices, size=(28, 28), reader=reader, batch=10))
-    assert [len(labels) for _, labels in found] == [10, 10, 4]
-    assert torch.cat([labels for _, labels in found]).tolist() == (indices % 4).tolist()
-    images = np.stack([store.image("test", index)[2:30, 2:30] for index in indices])
-    mean, std = torch.tensor(store.mean), torch.tensor(store.std)
-    wanted = (torch.from_numpy(images).float() / 255 - mean) / std
-    assert torch.equal(torch.cat([i for i, _ in found]).permute(0, 2, 3, 1), wanted)
-    assert found[0][0].is_contiguous(memory_format=torch.channels_last)
-
-
-def test_evaluations_share_a_reader_and_few_are_kept(store):
-    for _ in range(2):
-        list(evaluation(store, "test", np.arange(4), size=(32, 32)))
-        kept = list(_kept.values())[-1]
-    list(evaluation(store, "test", np.arange(4), size=(32, 32)))
-    assert list(_kept.values())[-1] is kept
-    list(evaluation(store, "train", np.arange(4), size=(32, 32)))
-    list(evaluation(store, "train", np.arange(4), size=(32, 32), threads=2))
-    assert len(_kept) == 2
 
 
 @pytest.mark.gpu
