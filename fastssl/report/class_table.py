@@ -36,13 +36,14 @@ def class_table(cells: list[Cell], task: str) -> Table:
 
 def class_means(cell: Cell) -> list[Stat | None]:
     """Return mean and deviation of the accuracy of each class."""
-    rows = [row for row in map(class_accuracy, cell.used) if row]
+    rows = [row for row in map(class_accuracy, cell.used) if row]  # [runs][classes]
     return [stat(values) for values in zip(*rows, strict=False)]
 
 
 def average(means: dict[str, list[Stat | None]], c: int) -> float:
     """Return the mean accuracy of a class over all algorithms."""
-    found = stat(row[c].mean for row in means.values() if c < len(row) and row[c])  # type: ignore[union-attr]
+    # row[c:c+1] is empty where a run has fewer classes.
+    found = stat(mean.mean for row in means.values() for mean in row[c : c + 1] if mean)
     return found.mean if found else 0.0
 
 

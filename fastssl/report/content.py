@@ -75,16 +75,13 @@ def row(cell: Cell, base: Cell | None) -> dict[str, Any]:
     }
     for key in MEANS:
         value = cell.stat(key)
-        found[key] = value.mean if value else None
-        found[f"{key}_std"] = value.std if value else None
+        found |= {key: value and value.mean, f"{key}_std": value and value.std}
     for key in ("best_error", "median_error"):
-        paper = published_result(cell, key)
-        found[f"published_{key}"] = paper.mean if paper else None
-        found[f"published_{key}_std"] = paper.std if paper else None
+        paper, name = published_result(cell, key), f"published_{key}"
+        found |= {name: paper and paper.mean, f"{name}_std": paper and paper.std}
         found[f"differs_{key}"] = tables.compared(cell, key).mark or None
     level = next((level for level in levels([base]) if level.steps), None) if base else None
     hit = reached(cell, level.accuracy) if level else None
-    found["steps_to_fixmatch"] = hit.steps if hit else None
-    found["seconds_to_fixmatch"] = hit.seconds if hit else None
+    found |= {"steps_to_fixmatch": hit and hit.steps, "seconds_to_fixmatch": hit and hit.seconds}
     found["error_reduction"] = reduction(cell, base) if base is not cell else None
     return found
