@@ -1,8 +1,8 @@
 """Flex-PL: Pseudo-Label with a lower threshold for classes that are not yet learned well.
 
-This is the curriculum of FlexMatch alone, without strong views. Paper:
-https://arxiv.org/abs/2110.08263 (FlexMatch). Loss, with the thresholds T(c) of common/cpl.py and
-r a linear ramp:
+This is the curriculum of FlexMatch alone, without strong views.
+Paper: https://arxiv.org/abs/2110.08263 (FlexMatch). Loss, with the thresholds T(c) of
+common/cpl.py and r a linear ramp:
 
     H(y, p(x)) + lambda_u * r * mean(1[max p(w) >= T(argmax p(w))] * H(argmax p(w), p(w)))
 

@@ -1,7 +1,7 @@
 """Flex-UDA: UDA with a lower threshold for classes that are not yet learned well.
 
 This is the curriculum of FlexMatch with soft, sharpened targets.
-Papers: https://arxiv.org/abs/2110.08263 (FlexMatch), https://arxiv.org/abs/1904.12848 (UDA).
+Paper: https://arxiv.org/abs/2110.08263 (FlexMatch), over https://arxiv.org/abs/1904.12848 (UDA).
 Loss, with the thresholds T(c) of common/cpl.py and tau = 0.8:
 
     mean(1[max p(x) <= tsa] * H(y, p(x)))

@@ -1,6 +1,7 @@
 """Supervised: learn from the labeled images alone: the baseline that every method must beat.
 
-Loss: H(y, p(x)) on weak views of the labeled batch. There is no unlabeled stream.
+It shows what the labels alone are worth. Loss: H(y, p(x)) on weak views of the labeled batch.
+There is no unlabeled stream.
 """
 
 from __future__ import annotations
