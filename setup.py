@@ -15,9 +15,10 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.11",
-    packages=find_packages(include=["fastssl*", "pipelines*", "configs*"]),
+    packages=[*find_packages(include=["fastssl*", "pipelines*"]), "fastssl.configs"],
+    package_dir={"fastssl.configs": "configs"},  # not as a top-level package named configs
     package_data={
-        "configs": ["*.yaml", "paper/*.yaml"],
+        "fastssl.configs": ["**/*.yaml"],
         "fastssl": ["**/*.yaml", "report/page*.*"],
     },
     install_requires=[

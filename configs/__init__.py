@@ -1,1 +1,1 @@
-"""The configurations that ship with fastssl: one YAML a data set."""
+"""Configurations that ship with fastssl, one YAML per data set; installed as fastssl.configs."""

@@ -1,4 +1,4 @@
-"""The configuration of a run: its schema, how it is resolved, and what is said of mistakes in it.
+"""The configuration of a run: schema, resolution, error messages, and translation of old files.
 
 Defaults, a YAML file and `key=value` overrides become one checked `ResolvedConfig`. Nothing here
 builds a model or opens data.

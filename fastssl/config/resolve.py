@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-import configs
 from fastssl import plugins
 from fastssl.algorithms import ALGORITHMS, find_algorithm
 from fastssl.config import renamed
@@ -25,7 +24,9 @@ from fastssl.errors import ConfigError, UserError
 if TYPE_CHECKING:
     from fastssl.algorithms import Algorithm, Settings
 
-FOLDER = Path(configs.__path__[0])
+# The shipped configurations: fastssl/configs in an installed package, ./configs in a checkout.
+_PACKAGE = Path(__file__).resolve().parents[1]
+FOLDER = next(p for p in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if p.is_dir())
 ALGORITHM_SECTION = "algorithms"  # of a file: settings for whichever algorithm is chosen
 LARGEST = 2**16  # bytes of a configuration file; YAML is parsed at seconds per megabyte
 RUN_FILES = ("environment.json", "checkpoints", "summary.json")  # beside the config.yaml of a run

@@ -1,7 +1,7 @@
-"""Networks by name; torch is imported when one is built, not when they are listed.
+"""Networks by name. torch is imported when a network is built, not when they are listed.
 
-A network maps images [n, 3, H, W] to logits [n, C]. Called with `heads=True` it gives a dict:
-`logits`, `features` (the pooled ones), and one entry for each extra head.
+A network maps images [n, 3, H, W] to logits [n, C]. Called with `heads=True` it returns a dict:
+`logits`, `features` (pooled, [n, F]), and one entry for each extra head.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 MODELS: dict[str, str] = {
     "resnet50": "ResNet-50 as torchvision's (v1.5), for ImageNet",
-    "wrn-28-2": "Wide ResNet of CIFAR-10 and SVHN; any wrn-D-K with D = 6n + 4 is built likewise",
+    "wrn-28-2": "Wide ResNet of CIFAR-10 and SVHN; any other wrn-D-K with D = 6n + 4 is also built",
     "wrn-28-8": "Wide ResNet of CIFAR-100",
     "wrn-37-2": "Wide ResNet of STL-10: four stages, each of stride 2",
 }
-"""Names that the published figures use, with a sentence each."""
+"""Networks of the published results, with a sentence each."""
 
 VARIANTS = ("torchssl", "google")
 """Forms of the Wide ResNet; see wide_resnet.py."""
@@ -36,10 +36,10 @@ def build(
     heads: Mapping[str, int] | None = None,
     bn_momentum: float | None = None,
 ) -> nn.Module:
-    """Build the network `name`, channels-last; `bn_momentum` None keeps the network's own."""
+    """Build the network `name` in channels-last format; without `bn_momentum` it keeps its own."""
     if variant not in VARIANTS:
         raise ConfigError(
-            f"no model variant is named {variant!r}", f"take one of: {', '.join(VARIANTS)}"
+            f"no model variant is named {variant!r}", f"use one of: {', '.join(VARIANTS)}"
         )
     import torch
 
@@ -52,21 +52,21 @@ def build(
 
 
 def parse(name: str) -> tuple[int, int, int] | None:
-    """Return stages, blocks a stage and width of a `wrn-D-K`, None for `resnet50`."""
+    """Return stages, blocks per stage and width of a `wrn-D-K`; None for `resnet50`."""
     if name == "resnet50":
         return None
     found = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,4})", name)
     if found is None:
         raise ConfigError(
-            f"no model is named {name!r}", f"take one of: {', '.join(MODELS)}, or a wrn-D-K"
+            f"no model is named {name!r}", f"use one of: {', '.join(MODELS)}, or a wrn-D-K"
         )
     depth, widen = int(found[1]), int(found[2])
     # 37 = 4 stages x 4 blocks x 2 convolutions + 5, the one depth that is not 6n + 4
     stages, blocks = (4, 4) if depth == 37 else (3, (depth - 4) // 6)
     if widen < 1 or blocks < 1 or (depth != 37 and depth != 6 * blocks + 4):
         raise ConfigError(
-            f"a Wide ResNet cannot be {name!r}",
-            "depth is 6n + 4 (10, 16, 22, 28, 34, 40, ...) or 37, and width at least 1",
+            f"{name!r} is not a possible Wide ResNet",
+            "use a depth of 6n + 4 (10, 16, 22, 28, 34, 40, ...) or 37, and a width of at least 1",
         )
     return stages, blocks, widen
 

@@ -1,4 +1,4 @@
-"""ResNet-50, torchvision's, with the heads of our networks."""
+"""torchvision's ResNet-50 with the extra heads of our networks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchvision.models import resnet50
 
 
 class ResNet50(nn.Module):
-    """torchvision's ResNet-50 (v1.5) from scratch, with extra heads on the pooled features."""
+    """ResNet-50 (v1.5) with random weights and extra heads on the pooled features."""
 
     def __init__(self, classes: int, heads: Mapping[str, int]) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class ResNet50(nn.Module):
         self.heads = nn.ModuleDict({name: nn.Linear(size, out) for name, out in heads.items()})
 
     def forward(self, x: Tensor, heads: bool = False) -> Tensor | dict[str, Tensor]:
-        """Give logits, or with `heads` everything by name."""
+        """Return logits [n, C], or with `heads` a dict of all outputs."""
         features = torch.flatten(self.body(x), 1)
         logits: Tensor = self.classifier(features)
         if not heads:

@@ -1,9 +1,9 @@
-"""Wide ResNet in the two forms that published numbers come from.
+"""Wide ResNet in the two variants that published numbers come from.
 
 `torchssl`: in the first block of every stage after the first, the first convolution gets the raw
-input and that block's first BatchNorm has no use. It is kept, without gradient, so that parameter
-counts and checkpoints agree with the published code. `google`: BatchNorm and activation stand
-before every first convolution.
+input, and that block's first BatchNorm is not used. It is kept, without gradient, so that
+parameter counts and checkpoints agree with the published code. `google`: BatchNorm and activation
+precede the first convolution of every block.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Block(nn.Module):
         self.bn2 = _norm(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1)
         self.shortcut = nn.Conv2d(inputs, outputs, 1, stride) if inputs != outputs else None
-        # the shortcut's input is activated in the first block of the network only
+        # Only in the first block of the network does the shortcut get the activated input.
         self.activate_shortcut = first and self.shortcut is not None
         self.activate = self.shortcut is None or self.activate_shortcut or variant == "google"
 
@@ -36,7 +36,7 @@ class Block(nn.Module):
         """Map [n, inputs, H, W] to [n, outputs, H / stride, W / stride]."""
         activated = self.act(self.bn1(x)) if self.activate else x
         out: Tensor = self.conv2(self.act(self.bn2(self.conv1(activated))))
-        # Nobody else reads what a convolution or BatchNorm puts out: it is changed in place.
+        # In place: nothing else uses the output of the second convolution.
         if self.shortcut is None:
             return out.add_(x)
         return out.add_(self.shortcut(activated if self.activate_shortcut else x))
@@ -75,7 +75,7 @@ class WideResNet(nn.Module):
         self.apply(_init)
 
     def forward(self, x: Tensor, heads: bool = False) -> Tensor | dict[str, Tensor]:
-        """Give logits, or with `heads` everything by name."""
+        """Return logits [n, C], or with `heads` a dict of all outputs."""
         features = self.act(self.bn(self.blocks(self.stem(x)))).mean(dim=(2, 3))
         logits: Tensor = self.classifier(features)
         if not heads:
@@ -86,7 +86,7 @@ class WideResNet(nn.Module):
 
 def _init(module: nn.Module) -> None:
     if isinstance(module, nn.Conv2d):
-        # a = 0, as the published code: the gain of a plain ReLU; biases keep torch's default
+        # a = 0, as in the published code: the gain of a plain ReLU. Biases keep torch's default.
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="leaky_relu")
     elif isinstance(module, nn.Linear):
         nn.init.xavier_normal_(module.weight)
