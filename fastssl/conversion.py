@@ -87,7 +87,7 @@ def _terminated() -> Iterator[None]:
 
 
 def verify(store: Path, sample: int | None = None, *, progress: bool = True) -> Report:
-    """Check a store; the report says how many images were looked at and what is wrong."""
+    """Check a store; the report counts the images checked and lists what is wrong."""
     with messages(quiet=not progress), Progress(0, f"verifying {store}") as bar:
 
         def begin(total: int) -> None:

@@ -30,11 +30,11 @@ class Registry(Generic[T]):
         if name in self:
             return self._items[name]
         near = get_close_matches(str(name), self._items, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"take one of: {', '.join(self)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"use one of: {', '.join(self)}"
         raise ConfigError(f"no {self.kind} is named {name!r}; there are: {', '.join(self)}", hint)
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether `name` is registered."""
+        """Return True if `name` is registered."""
         return isinstance(name, str) and name in self._items
 
     def __iter__(self) -> Iterator[str]:

@@ -72,12 +72,12 @@ def files(arguments: Iterable[str], lines: Iterable[str]) -> Iterator[str]:
         if argument == "-":
             yield from (line.rstrip("\r\n") for line in lines if line.strip())
         elif os.path.isdir(argument):
-            yield from Scan(Path(argument)).pictures()
+            yield from Scan(Path(argument)).images()
         elif os.path.lexists(argument) or not glob.has_magic(argument):
             yield argument
         else:
             for found in sorted(glob.glob(argument, recursive=True)) or [argument]:
-                yield from Scan(Path(found)).pictures() if os.path.isdir(found) else (found,)
+                yield from Scan(Path(found)).images() if os.path.isdir(found) else (found,)
 
 
 def is_store(path: str) -> bool:

@@ -134,7 +134,7 @@ def _source(split: SourceSplit) -> Source:
 
 def _photo_cases(asked: Options, folder: Path) -> dict[str, Callable[[], float]]:
     given = Path(asked.folder) if asked.folder else _draw_photos(folder / "photos")
-    found = list(Scan(given).pictures())
+    found = list(Scan(given).images())
     if not found:
         raise DataError(f"{given} holds no pictures", "give a folder that does")
     files = [found[place % len(found)] for place in range(asked.photos)]

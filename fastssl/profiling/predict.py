@@ -47,7 +47,7 @@ def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]
     """Measure; return the record."""
     asked = _options({**(options or {}), **more})
     assert asked.folder is not None
-    found = list(Scan(Path(asked.folder)).pictures())
+    found = list(Scan(Path(asked.folder)).images())
     if not found:
         raise DataError(f"{asked.folder} holds no pictures", "give a folder that does")
     files = [found[place % len(found)] for place in range(asked.pictures)]

@@ -1,4 +1,4 @@
-"""A folder that is complete or absent: built beside its place, then renamed."""
+"""A folder that is complete or absent: built under a hidden name, then renamed."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
 
 @contextmanager
 def building(out: Path, *, wait: bool = False) -> Iterator[Path | None]:
-    """Give a hidden folder to build in; it becomes `out` when all went well, or vanishes.
+    """Yield a hidden folder to build in; it becomes `out`, or is removed after an error.
 
     One process at a time builds `out`. Another is refused, or with `wait` waits and gets None if
     the folder is there by then. What a killed process left behind is removed first.
@@ -47,7 +47,7 @@ def building(out: Path, *, wait: bool = False) -> Iterator[Path | None]:
 
 
 def refuse_filled(out: Path) -> None:
-    """Refuse to write where something is."""
+    """Refuse a destination that is a file or a non-empty folder."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file, not a folder", "give another OUT")
     if _filled(out):
@@ -72,7 +72,7 @@ def _lock(out: Path, wait: bool) -> Lock:
 
 @contextmanager
 def _disk(out: Path) -> Iterator[None]:
-    """Turn what the file system refuses into an error that says what to do."""
+    """Turn an OSError into an error that names what to do."""
     try:
         yield
     except UserError:

@@ -1,4 +1,4 @@
-"""From a source to a store: one pass over the images, every format at once."""
+"""The conversion of a source into a store: one pass over the images, every format at once."""
 
 import zlib
 from collections.abc import Callable, Iterator
@@ -24,12 +24,12 @@ from pipelines.store import index, manifest
 from pipelines.store.index import escape
 
 THREADS = 3  # a .beton, a checksum and a sync; the tar is written by our own thread
-SHOWN = 10  # bad pictures told by name
+SHOWN = 10  # bad images listed by name
 
 
 @dataclass
 class _Result:
-    """What the manifest says of the images written so far."""
+    """What the manifest will record about the images written so far."""
 
     splits: dict[str, Any] = field(default_factory=dict)
     files: dict[str, Future[Any]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ def convert(
     advance: Callable[[int], None] = lambda count: None,
     wait: bool = False,
 ) -> None:
-    """Write `source` as a store at `out`, which is complete or absent whatever happens."""
+    """Write `source` as a store at `out`, which is complete or absent even after a crash."""
     options = options or Options()
     check_source(source)
     with building(out, wait=wait) as folder, ExitStack() as stack:
@@ -66,7 +66,7 @@ def convert(
             task.write(chunks, result, rows, advance)
             for file, digest in task.files.items():
                 result.files[file] = threads.submit(_seal, folder / file, digest)
-        _judge(source, result, options)
+        _check_bad(source, result, options)
         rows.close()
         result.files[index.NAME] = threads.submit(_seal, folder / index.NAME)
         _write_manifest(folder, source, options, result)
@@ -88,12 +88,12 @@ def _workers(source: Source, options: Options) -> int:
 
 
 def _is_work(split: SourceSplit, target: Target) -> bool:
-    """Tell images that must be decoded, resized or encoded from those stored as they are."""
+    """Return True if images must be decoded, resized or encoded, False if stored unchanged."""
     return not split.kept or target.quality is not None or target.size != split.size
 
 
 class _SplitTask:
-    """One split on its way to disk."""
+    """The conversion of one split."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _SplitTask:
         rows: Any,
         advance: Callable[[int], None],
     ) -> None:
-        """Write every chunk in every format; after the first bad picture, only look for more."""
+        """Write every chunk in every format; after the first bad image, only look for more."""
         tar, beton = self._open()
         records = np.zeros(self.split.count, index.RECORD)
         count = 0
@@ -135,7 +135,7 @@ class _SplitTask:
                 result.moments.add(prepared.moments)
                 labels = np.asarray(chunk.labels, np.int64)[prepared.kept]
                 part = self._write_chunk(prepared.images, labels, count, tar, beton)
-                paths = [chunk.paths[place] for place in prepared.kept]
+                paths = [chunk.paths[index] for index in prepared.kept]
                 rows.write(index.rows(self.name, count, labels.tolist(), paths))
                 records[count : count + len(part)] = part
                 count += len(part)
@@ -194,19 +194,19 @@ class _SplitTask:
         return shards
 
 
-def _judge(source: Source, result: _Result, options: Options) -> None:
-    """Stop where pictures are bad and the user did not ask to leave them out."""
+def _check_bad(source: Source, result: _Result, options: Options) -> None:
+    """Raise if images are bad and --on-error is not skip."""
     bad = result.bad
     if bad and options.on_error == "stop":
         shown = "".join(f"\n    {escape(one.path)}: {one.why}" for one in bad[:SHOWN])
         more = f"\n    and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
         total = sum(split.count for split in source.splits.values())
         raise DataError(
-            f"{len(bad):,} of {total:,} pictures cannot be read:{shown}{more}",
-            "mend or remove them, or leave them out with --on-error skip",
+            f"{len(bad):,} of {total:,} images cannot be read:{shown}{more}",
+            "repair or remove them, or leave them out with --on-error skip",
         )
     if not result.splits["train"]["count"]:
-        raise DataError("no training picture can be read", "look at the folder you named")
+        raise DataError("no training image can be read", "look at the folder you named")
     for name in [name for name, entry in result.splits.items() if not entry["count"]]:
         del result.splits[name]
 

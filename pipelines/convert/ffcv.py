@@ -15,11 +15,11 @@ from pipelines.ffcv_compat import import_ffcv
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
-SMALLEST_PAGE = 1 << 21  # ffcv takes none smaller
+SMALLEST_PAGE = 1 << 21  # bytes; ffcv accepts none smaller
 
 
 def installed() -> bool:
-    """Tell whether ffcv can be imported, without importing it."""
+    """Return True if ffcv can be found, without importing it."""
     return find_spec("ffcv") is not None
 
 
@@ -30,7 +30,7 @@ def page_size(shape: tuple[int, int]) -> int:
 
 
 def load() -> None:
-    """Import ffcv, which takes seconds, before anyone looks at a clock."""
+    """Import ffcv, which takes seconds, before the conversion is timed."""
     # A plain import would leave torch with one thread: a run that converts its digits first
     # would train at half the rate.
     import_ffcv()
@@ -75,15 +75,15 @@ class BetonWriter:
 
     def add(self, images: Bytes | Sequence[bytes], labels: Integers, first: int) -> Any:
         """Append images; return the offset of each in the file."""
-        places = slice(first, first + len(labels))
+        part = slice(first, first + len(labels))
         if isinstance(images, np.ndarray):
             offsets: Any = self._put_pixels(images.reshape(len(images), -1))
-            self._sizes[places] = images[0].size
+            self._sizes[part] = images[0].size
         else:
             offsets = [self._put(image) for image in images]
-            self._sizes[places] = [len(image) for image in images]
-        self._count = places.stop
-        rows = self._metadata[places]
+            self._sizes[part] = [len(image) for image in images]
+        self._count = part.stop
+        rows = self._metadata[part]
         rows["f0"]["data_ptr"] = offsets
         rows["f1"] = labels
         rows["f2"] = np.arange(first, self._count)
@@ -121,7 +121,9 @@ class BetonWriter:
         table["sample_id"] = np.arange(self._count)
         table["ptr"] = self._metadata["f0"]["data_ptr"][: self._count]
         table["size"] = self._sizes[: self._count]
-        with open(self._writer.fname, "ab") as file:  # finalize left its place at the end
+        with open(
+            self._writer.fname, "ab"
+        ) as file:  # `finalize` leaves room for the table at the end
             file.write(table.tobytes())
         self._finished = True
         return [self.name]

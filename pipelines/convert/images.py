@@ -1,4 +1,4 @@
-"""One picture: opened as people see it, brought to one size, encoded."""
+"""One image: opened upright and in RGB, resized, encoded."""
 
 import io
 import warnings
@@ -16,7 +16,7 @@ _DEEP = {"I;16": 65535, "I;16L": 65535, "I;16B": 65535, "I;16N": 65535, "I": 655
 
 
 class BadImageError(Exception):
-    """A file that does not hold a picture we can take."""
+    """A file that is not an image we can use."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Target:
     size: int
     resize: str  # one of RESIZES
     quality: int | None  # of JPEG; None stores the pixels themselves
-    measured: bool = False  # whether mean and deviation are wanted
-    many: bool = False  # whether there are so many that a compiled resize pays
+    measured: bool = False  # True if mean and deviation are to be measured
+    many: bool = False  # True if there are enough images for the compiled resize to pay off
 
     @property
     def encoding(self) -> str:
@@ -36,23 +36,23 @@ class Target:
 
 
 def load(path: str) -> Image.Image:
-    """Open a picture upright, in colour, without transparency (over white), 8 bits a channel."""
+    """Open an image upright, in RGB, without transparency (over white), 8 bits a channel."""
     with warnings.catch_warnings(action="ignore"):
         return open_image(path)
 
 
 def open_image(path: str) -> Image.Image:
-    """Do the same in a thread, where the filter of warnings, which is global, stays as it is."""
+    """Open an image as `load` does, but leave the global warning filters alone, for threads."""
     try:
-        with Image.open(path) as picture:
-            width, height = picture.size
+        with Image.open(path) as image:
+            width, height = image.size
             if width * height > MOST_PIXELS:
                 raise BadImageError(
                     f"{width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are decoded"
                 )
-            picture.load()
-            ImageOps.exif_transpose(picture, in_place=True)
-            return to_rgb(picture)
+            image.load()
+            ImageOps.exif_transpose(image, in_place=True)
+            return to_rgb(image)
     except BadImageError:
         raise
     except Exception as error:  # a decoder may raise anything at all on hostile bytes
@@ -61,56 +61,56 @@ def open_image(path: str) -> Image.Image:
 
 def _reason(error: Exception, path: str) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "not a picture that can be read"
+        return "not an image that can be read"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).replace(path, "the file").split())[:200]
 
 
-def to_rgb(picture: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
     """Turn any mode into 8-bit RGB: transparent parts show white, 16 bits are scaled."""
-    if picture.mode in _DEEP:
-        values = np.asarray(picture).astype(np.int64).clip(0, 65535)
-        picture = Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
-    if picture.mode == "F":
+    if image.mode in _DEEP:
+        values = np.asarray(image).astype(np.int64).clip(0, 65535)
+        image = Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
+    if image.mode == "F":
         raise BadImageError("floating-point pixels have no agreed range")
-    if picture.has_transparency_data:
-        layer = picture.convert("RGBA")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
         page = Image.new("RGBA", layer.size, "white")
-        picture = Image.alpha_composite(page, layer)
-    return picture if picture.mode == "RGB" else picture.convert("RGB")
+        image = Image.alpha_composite(page, layer)
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def fit(picture: Image.Image, size: int, resize: str, *, many: bool = False) -> Image.Image:
-    """Bring a picture to size x size: squash it, crop its middle, or pad it with black.
+def fit(image: Image.Image, size: int, resize: str, *, many: bool = False) -> Image.Image:
+    """Resize an image to size x size: squash it, crop its middle, or pad it with black.
 
     With `many` the work is compiled, which takes a while once; the pixels are the same.
     """
-    if picture.size == (size, size):
-        return picture
+    if image.size == (size, size):
+        return image
     shape, bicubic = (size, size), Image.Resampling.BICUBIC
     if resize == "pad":
-        return ImageOps.pad(picture, shape, bicubic, color="black")
+        return ImageOps.pad(image, shape, bicubic, color="black")
     if many:
         from pipelines.convert.resize import resize as compiled
 
-        return Image.fromarray(compiled(np.asarray(picture), _box(picture, resize), size))
-    return picture.resize(shape, bicubic, _box(picture, resize))
+        return Image.fromarray(compiled(np.asarray(image), _box(image, resize), size))
+    return image.resize(shape, bicubic, _box(image, resize))
 
 
-def _box(picture: Image.Image, resize: str) -> tuple[float, float, float, float]:
-    """Return the part that is kept: all of a picture, or the square in its middle."""
-    width, height = picture.size
+def _box(image: Image.Image, resize: str) -> tuple[float, float, float, float]:
+    """Return the part that is kept: all of an image, or the square in its middle."""
+    width, height = image.size
     if resize == "squash":
         return (0.0, 0.0, float(width), float(height))
-    side = min(picture.size)
+    side = min(image.size)
     left, top = (width - side) / 2, (height - side) / 2
     return (left, top, left + side, top + side)
 
 
-def encode(picture: Image.Image, quality: int) -> bytes:
-    """Write a picture as JPEG, without the comment that its file may have had."""
+def encode(image: Image.Image, quality: int) -> bytes:
+    """Return an image as JPEG, without the comment that its file may have had."""
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=quality, comment=b"")
+    image.save(file, "JPEG", quality=quality, comment=b"")
     return file.getvalue()
 
 
@@ -124,19 +124,19 @@ class Moments:
 
     @classmethod
     def zero(cls) -> "Moments":
-        """Begin with nothing seen."""
+        """Return sums over no image."""
         return cls(0, np.zeros(3, np.int64), np.zeros(3, np.int64))
 
-    def see(self, picture: Image.Image) -> None:
-        """Count the pixels of an image."""
-        levels = np.array(picture.histogram(), np.int64).reshape(3, 256)
+    def update(self, image: Image.Image) -> None:
+        """Add the pixels of an image."""
+        levels = np.array(image.histogram(), np.int64).reshape(3, 256)
         values = np.arange(256)
         self.total += levels @ values
         self.squares += levels @ (values * values)
-        self.count += picture.width * picture.height
+        self.count += image.width * image.height
 
     def add(self, other: "Moments") -> None:
-        """Join what another process has seen."""
+        """Add the sums of another process."""
         self.count += other.count
         self.total += other.total
         self.squares += other.squares

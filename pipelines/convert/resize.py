@@ -1,7 +1,7 @@
 """Pillow's bicubic resize, compiled: the same pixels in less than half the time.
 
-Pillow weighs pixels by whole numbers, across and then down; a picture much taller than it will be
-goes down first. The sums here are the same ones, of many pixels at a time.
+Pillow weights pixels by integers, first across and then down; an image that is much taller than
+the result is resized down first. The sums here are the same, over many pixels at a time.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-any-return, import-untyped"
@@ -39,8 +39,8 @@ def _weigh(length: int, begin: float, end: float, side: int) -> Any:
     first, count = np.empty(side, np.int64), np.empty(side, np.int64)
     weights = np.empty((side, int(np.ceil(support)) * 2 + 1), np.int32)
     shares = np.empty(weights.shape[1])
-    for place in range(side):
-        center = begin + (place + 0.5) * scale
+    for pixel in range(side):
+        center = begin + (pixel + 0.5) * scale
         low = max(int(center - support + 0.5), 0)
         number = min(int(center + support + 0.5), length) - low
         total = 0.0
@@ -49,8 +49,8 @@ def _weigh(length: int, begin: float, end: float, side: int) -> Any:
             total += shares[tap]
         for tap in range(number):
             share = shares[tap] / total * (1 << BITS)
-            weights[place, tap] = int(share + (-0.5 if share < 0 else 0.5))
-        first[place], count[place] = low, number
+            weights[pixel, tap] = int(share + (-0.5 if share < 0 else 0.5))
+        first[pixel], count[pixel] = low, number
     return first, count, weights
 
 

@@ -49,7 +49,7 @@ def _write_headers(rows: Bytes, extension: str, names: Bytes, sizes: Integers) -
     rows[:, _NAME] = names
     rows[:, _SIZE] = lengths
     # A header's checksum is the sum of its bytes: that of the blank one, which has zeros in these
-    # places, plus the new digits.
+    # positions, plus the new digits.
     base = int(bytes(blank[_SUM]), 8) - ord("0") * (8 + 11)
     sums = base + names.sum(axis=1, dtype=np.int64) + lengths.sum(axis=1, dtype=np.int64)
     rows[:, _SUM] = _octal(sums, 6)

@@ -25,7 +25,7 @@ _HINT = (
 def source(path: Path, options: SourceOptions) -> Source:
     """Return the arrays `images`, `labels` and, if they are there, `test_images`, `test_labels`."""
     if options.unlabeled or options.labels or options.test:
-        raise ConfigError("--unlabeled, --labels and --test go with a folder of pictures", _HINT)
+        raise ConfigError("--unlabeled, --labels and --test are for a folder of images", _HINT)
     try:
         with np.load(path, allow_pickle=False) as content:
             known = set(content.files)
@@ -74,11 +74,11 @@ def _numbers(labels: npt.NDArray[Any], names: list[str]) -> Labels:
     """Return labels as class numbers, -1 for none."""
     flat = labels.reshape(-1)
     if flat.dtype.kind == "U":
-        place = {"": -1, **{name: number for number, name in enumerate(names)}}
-        unknown = sorted({str(one) for one in flat} - set(place))
+        number_of = {"": -1, **{name: number for number, name in enumerate(names)}}
+        unknown = sorted({str(one) for one in flat} - set(number_of))
         if unknown:
-            raise DataError(f"the label {unknown[0]!r} is no class", "look at class_names")
-        return np.array([place[str(one)] for one in flat], np.int64)
+            raise DataError(f"the label {unknown[0]!r} is not a class", "look at class_names")
+        return np.array([number_of[str(one)] for one in flat], np.int64)
     if flat.dtype.kind not in "iu" or not len(flat) or flat.min() < -1 or flat.max() >= len(names):
         raise DataError(f"labels are {flat.dtype}, not -1 to {len(names) - 1}", _HINT)
     return flat.astype(np.int64)
@@ -93,7 +93,7 @@ class _Images:
     shape: tuple[int, ...]
 
     def chunks(self) -> Iterator[Pixels]:
-        """Read the images a few at a time, grey ones turned into colour."""
+        """Read the images a few at a time, gray ones turned into color."""
         one = int(np.prod(self.shape[1:]))
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.name}.npy") as file:
             _header(file)
@@ -144,8 +144,8 @@ def _split(images: _Images, labels: Labels, chosen: Labels | None) -> SourceSpli
 def _chunks(images: _Images, labels: Labels, chosen: Labels) -> Iterator[Chunk]:
     start = 0
     for part in images.chunks():
-        places = start + np.flatnonzero(chosen[start : start + len(part)])
-        if len(places):
-            paths = [f"{images.path.name}:{images.name}:{place}" for place in places]
-            yield Chunk(labels[places], paths, images=np.ascontiguousarray(part[places - start]))
+        indices = start + np.flatnonzero(chosen[start : start + len(part)])
+        if len(indices):
+            paths = [f"{images.path.name}:{images.name}:{index}" for index in indices]
+            yield Chunk(labels[indices], paths, images=np.ascontiguousarray(part[indices - start]))
         start += len(part)

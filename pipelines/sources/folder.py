@@ -1,4 +1,4 @@
-"""A folder of one's own pictures: class folders, or a list of labels, and some without a label."""
+"""A folder of one's own images: class folders, or a list of labels, and some without a label."""
 
 import os
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from pipelines.sources.scan import Scan
 from pipelines.store.index import escape
 
 SIDES = (32, 48, 64, 96, 128, 160, 192, 224)
-PROBED = 32  # pictures whose headers suggest a size
+PROBED = 32  # images whose headers suggest a size
 _SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "unlabeled"}
 
 
 @dataclass
-class _Pictures:
-    """Files with their labels, in the order they will be stored."""
+class _Files:
+    """Image files with their labels, in the order they will be stored."""
 
     files: list[str] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
@@ -33,7 +33,7 @@ class _Pictures:
 
 
 def source(folder: Path, options: SourceOptions) -> Source:
-    """Return the pictures under a folder."""
+    """Return the images under a folder."""
     share = 0.0 if options.test is not None else fraction(options.test_fraction)
     folder = folder.absolute()
     skipped: list[Skipped] = []
@@ -45,7 +45,7 @@ def source(folder: Path, options: SourceOptions) -> Source:
     else:
         names, train = _class_folders(scan, notes)
     if options.unlabeled is not None:
-        train.add(list(_scan(options.unlabeled, options, skipped, apart).pictures()), -1)
+        train.add(list(_scan(options.unlabeled, options, skipped, apart).images()), -1)
     labels = np.array(train.labels, np.int64)
     test = held_out(labels, share, options.seed)
     size = suggested_size(train.files)
@@ -70,12 +70,12 @@ def source(folder: Path, options: SourceOptions) -> Source:
 
 
 def _apart(folder: Path, options: SourceOptions) -> frozenset[str]:
-    """Return the folders with a part of their own: no picture is trained and tested on."""
+    """Return --unlabeled and --test, to be left out of the scan: no image is in two splits."""
     given = {"--unlabeled": options.unlabeled, "--test": options.test}
     real = {flag: path.resolve() for flag, path in given.items() if path is not None}
     for flag, path in real.items():
         if folder.resolve().is_relative_to(path):
-            raise ConfigError(f"{flag} {path} holds the pictures of {folder}", "give another")
+            raise ConfigError(f"{flag} {path} holds the images of {folder}", "give another")
     if len(real) > len(set(real.values())):
         raise ConfigError("--unlabeled and --test name one folder", "give two")
     return frozenset(map(str, real.values()))
@@ -89,8 +89,8 @@ def _scan(
     return Scan(folder.absolute(), options.follow, skipped, apart)
 
 
-def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], _Pictures]:
-    """Take every folder for a class."""
+def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], _Files]:
+    """Return the classes, one for each folder, and their images."""
     folders = scan.folders()
     names = [path.name for path in folders]
     if folders and {name.lower() for name in names} <= _SPLITS:
@@ -101,53 +101,55 @@ def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], _Pictures]:
     loose = scan.loose()
     if loose:
         raise DataError(
-            f"{escape(loose[0])} and {len(loose) - 1:,} more pictures lie outside class folders",
+            f"{escape(loose[0])} and {len(loose) - 1:,} more images lie outside class folders",
             "put them in a folder each class, or list them with --labels FILE.csv",
         )
     odd = [name for name in names if name.lower() in _SPLITS]
     if odd:
-        notes.append(f"taken for classes: {', '.join(odd)}; --test and --unlabeled say otherwise")
-    pictures = _Pictures()
+        notes.append(
+            f"taken for classes: {', '.join(odd)}; use --test and --unlabeled if they are not"
+        )
+    images = _Files()
     kept: list[str] = []
     for path in folders:
-        files = list(scan.pictures(path))
+        files = list(scan.images(path))
         if files:
-            pictures.add(files, len(kept))
+            images.add(files, len(kept))
             kept.append(path.name)
         else:
-            notes.append(f"left out: the folder {escape(path.name)} holds no picture")
+            notes.append(f"left out: the folder {escape(path.name)} holds no image")
     if len(kept) < 2:
         raise DataError(
-            f"{scan.root} holds {len(kept)} class folders with pictures; two or more are wanted",
-            "put the pictures of each class in a folder of its own, or give --labels FILE.csv",
+            f"{scan.root} holds {len(kept)} class folders with images; at least two are needed",
+            "put the images of each class in a folder of its own, or give --labels FILE.csv",
         )
-    return kept, pictures
+    return kept, images
 
 
-def _listed(scan: Scan, file: Path) -> tuple[list[str], _Pictures]:
-    """Take labels from a list; a picture that is not in it has none. Labelled ones come first."""
+def _listed(scan: Scan, file: Path) -> tuple[list[str], _Files]:
+    """Read labels from a list; an image that is not in it has none. Labeled images come first."""
     root = os.fspath(scan.root)
     # Paths are relative to the folder, or absolute, as `fastssl label` writes them.
     wanted = {
         os.path.relpath(path, root) if os.path.isabs(path) else path: label
         for path, label in read_labels(file).items()
     }
-    known = {os.path.relpath(path, scan.root): path for path in scan.pictures()}
+    known = {os.path.relpath(path, scan.root): path for path in scan.images()}
     lost = [path for path in wanted if path not in known]
     if lost:
         shown = "".join(f"\n    {escape(path)}" for path in lost[:10])
         raise DataError(
-            f"{file} lists {len(lost):,} pictures that are not under {scan.root}:{shown}",
+            f"{file} lists {len(lost):,} images that are not under {scan.root}:{shown}",
             "write paths relative to that folder",
         )
     names = sorted(set(wanted.values()), key=_numbers_first)
-    place = {name: number for number, name in enumerate(names)}
-    pictures = _Pictures()
+    number_of = {name: number for number, name in enumerate(names)}
+    images = _Files()
     for path, whole in known.items():
         if path in wanted:
-            pictures.add([whole], place[wanted[path]])
-    pictures.add([whole for path, whole in known.items() if path not in wanted], -1)
-    return names, pictures
+            images.add([whole], number_of[wanted[path]])
+    images.add([whole for path, whole in known.items() if path not in wanted], -1)
+    return names, images
 
 
 def _numbers_first(name: str) -> tuple[int, int, str]:
@@ -155,42 +157,42 @@ def _numbers_first(name: str) -> tuple[int, int, str]:
 
 
 def _test_folder(scan: Scan, names: list[str], size: int) -> SourceSplit:
-    place = {name: number for number, name in enumerate(names)}
-    pictures = _Pictures()
+    number_of = {name: number for number, name in enumerate(names)}
+    images = _Files()
     for path in scan.folders():
-        files = list(scan.pictures(path))
-        if files and path.name not in place:
+        files = list(scan.images(path))
+        if files and path.name not in number_of:
             raise DataError(
-                f"{path} is a class that the training pictures do not have",
+                f"{path} is a class that the training images do not have",
                 f"the classes are: {', '.join(map(escape, names[:20]))}",
             )
-        pictures.add(files, place.get(path.name, -1))
-    if not pictures.files:
-        raise DataError(f"{scan.root} holds no class folders with pictures", "look at --test")
-    labels = np.array(pictures.labels, np.int64)
-    return _split(pictures.files, labels, np.ones(len(labels), bool), size)
+        images.add(files, number_of.get(path.name, -1))
+    if not images.files:
+        raise DataError(f"{scan.root} holds no class folders with images", "look at --test")
+    labels = np.array(images.labels, np.int64)
+    return _split(images.files, labels, np.ones(len(labels), bool), size)
 
 
 def _split(files: Sequence[str], labels: Labels, chosen: Labels, size: int) -> SourceSplit:
-    part = [files[place] for place in np.flatnonzero(chosen).tolist()]
+    part = [files[index] for index in np.flatnonzero(chosen).tolist()]
     its_labels = labels[chosen]
     return SourceSplit(len(part), size, lambda: file_chunks(part, its_labels, part))
 
 
 def suggested_size(files: Sequence[str]) -> int:
-    """Suggest a side: the common one of square pictures, else one that most of them fill."""
+    """Suggest a side: the common one of square images, else one that most of them fill."""
     sizes = []
     for path in files[:: max(len(files) // PROBED, 1)]:
         try:
-            with Image.open(path) as picture:
-                sizes.append(picture.size)
-        except Exception:  # bad pictures are told of when they are converted
+            with Image.open(path) as image:
+                sizes.append(image.size)
+        except Exception:  # bad images are reported when they are converted
             continue
     return side_for(sizes)
 
 
 def side_for(sizes: Sequence[tuple[int, int]]) -> int:
-    """Suggest a side for pictures of these sizes."""
+    """Suggest a side for images of these sizes."""
     if not sizes:
         return SIDES[0]
     width, height = sizes[0]

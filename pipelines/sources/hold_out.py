@@ -26,8 +26,8 @@ def held_out(labels: Labels, share: float, seed: int) -> npt.NDArray[np.bool_]:
 
 
 def note(share: float) -> str:
-    """Tell the user that images were held out."""
+    """Return the note that images were held out."""
     return (
         f"{share:.0%} of every class is held out to test on; "
-        "--test DIR or --test-fraction says otherwise"
+        "change it by --test DIR or --test-fraction"
     )

@@ -61,16 +61,14 @@ def _classes(folder: Path, follow: bool, skipped: list[Skipped]) -> dict[str, li
         return {}
     scan = Scan(folder, follow, skipped)
     return {
-        path.name: list(scan.pictures(path))
-        for path in scan.folders()
-        if _WNID.fullmatch(path.name)
+        path.name: list(scan.images(path)) for path in scan.folders() if _WNID.fullmatch(path.name)
     }
 
 
 def _flat(entry: Dataset, base: Path, follow: bool, skipped: list[Skipped]) -> dict[str, list[str]]:
-    """Sort the pictures of a flat `val` into classes, by the devkit's ground truth."""
-    pictures = Scan(base / "val", follow, skipped).loose() if (base / "val").is_dir() else []
-    numbered = [(path, _FLAT.fullmatch(Path(path).name)) for path in pictures]
+    """Sort the images of a flat `val` into classes, by the devkit's ground truth."""
+    images = Scan(base / "val", follow, skipped).loose() if (base / "val").is_dir() else []
+    numbered = [(path, _FLAT.fullmatch(Path(path).name)) for path in images]
     if not numbered:
         raise _missing(entry, base / "val")
     truth = _ground_truth(entry, base)
@@ -86,7 +84,7 @@ def _flat(entry: Dataset, base: Path, follow: bool, skipped: list[Skipped]) -> d
 
 
 def _ground_truth(entry: Dataset, base: Path) -> list[str]:
-    """Return the class of every picture of `val`, by its number."""
+    """Return the class of every image of `val`, by its number."""
     from scipy.io import loadmat
 
     for folder in (base / DEVKIT, base.parent / DEVKIT, base):

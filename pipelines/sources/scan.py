@@ -1,4 +1,4 @@
-"""Walking a folder of pictures: in order, regular files only, links kept inside."""
+"""The walk over a folder of images: sorted, regular files only, links that stay inside."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ SUFFIXES = frozenset(
 )
 
 
-def _named_like_a_picture(entry: os.DirEntry[str]) -> bool:
+def _has_image_suffix(entry: os.DirEntry[str]) -> bool:
     return os.path.splitext(entry.name)[1].lower() in SUFFIXES
 
 
@@ -23,18 +23,18 @@ def _broken(entry: os.DirEntry[str]) -> bool:
 
 @dataclass
 class Scan:
-    """Finds pictures under a folder and remembers what it passed by."""
+    """Finds images under a folder and records what it skipped."""
 
     root: Path
     follow: bool = False
     skipped: list[Skipped] = field(default_factory=list)
-    apart: frozenset[str] = frozenset()  # folders, by their real paths, that are passed by
+    apart: frozenset[str] = frozenset()  # folders, by their real paths, that are skipped
 
     def __post_init__(self) -> None:
         self._real = os.path.realpath(self.root)
 
-    def pictures(self, folder: Path | None = None) -> Iterator[str]:
-        """Walk the pictures under a folder, deeply, sorted by name."""
+    def images(self, folder: Path | None = None) -> Iterator[str]:
+        """Yield the images under a folder and its subfolders, sorted by name."""
         start = os.fspath(folder or self.root)
         stack: list[tuple[str, tuple[str, ...]]] = [(start, (os.path.realpath(start),))]
         while stack:
@@ -45,7 +45,7 @@ class Scan:
                     real = os.path.realpath(entry.path)
                     if real not in above:  # a link to a folder above would never end
                         below.append((entry.path, (*above, real)))
-                elif _named_like_a_picture(entry) and (entry.is_file() or _broken(entry)):
+                elif _has_image_suffix(entry) and (entry.is_file() or _broken(entry)):
                     yield entry.path
             stack.extend(reversed(below))
 
@@ -54,11 +54,11 @@ class Scan:
         return [Path(entry.path) for entry in self._entries(os.fspath(self.root)) if entry.is_dir()]
 
     def loose(self) -> list[str]:
-        """Return the pictures directly under the root."""
+        """Return the images directly under the root."""
         return [
             entry.path
             for entry in self._entries(os.fspath(self.root))
-            if entry.is_file() and _named_like_a_picture(entry)
+            if entry.is_file() and _has_image_suffix(entry)
         ]
 
     def _entries(self, path: str) -> list[os.DirEntry[str]]:
@@ -69,9 +69,9 @@ class Scan:
             raise DataError(
                 f"{path} cannot be read: {error.strerror}", "look at its name and permissions"
             ) from None
-        return [entry for entry in entries if self._takes(entry)]
+        return [entry for entry in entries if self._includes(entry)]
 
-    def _takes(self, entry: os.DirEntry[str]) -> bool:
+    def _includes(self, entry: os.DirEntry[str]) -> bool:
         if entry.name.startswith("."):
             return False
         if self.apart and entry.is_dir() and os.path.realpath(entry.path) in self.apart:
@@ -81,7 +81,7 @@ class Scan:
         target = os.path.realpath(entry.path)
         if target == self._real or target.startswith(self._real + os.sep):
             return True
-        skipped = Skipped(entry.path, "a link that leaves the folder; --follow takes it")
+        skipped = Skipped(entry.path, "a link that leaves the folder; --follow includes it")
         if skipped not in self.skipped:
             self.skipped.append(skipped)
         return False

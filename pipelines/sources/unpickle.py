@@ -1,4 +1,4 @@
-"""Reading pickles that may hold bytes, text, numbers and NumPy arrays, and nothing that runs."""
+"""Pickles of bytes, text, numbers and NumPy arrays, read without running any code."""
 
 import io
 import pickle
@@ -19,7 +19,7 @@ def _latin1(text: str, encoding: str) -> bytes:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows how arrays are put together; every other name is refused."""
+    """Builds arrays and refuses every other name."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in _MULTIARRAY and name == "_reconstruct":
@@ -28,13 +28,13 @@ class _Unpickler(pickle.Unpickler):
             return getattr(np, name)
         if module == "_codecs" and name == "encode":  # how Python 3 writes bytes for Python 2
             return _latin1
-        raise pickle.UnpicklingError(f"it wants {module}.{name}, which is no data")
+        raise pickle.UnpicklingError(f"it needs {module}.{name}, which is not data")
 
 
 def unpickle(data: bytes, name: str) -> dict[bytes, Any]:
     """Return the dictionary in a pickle, its keys as bytes."""
     try:
-        with warnings.catch_warnings():  # NumPy finds fault with how old arrays were pickled
+        with warnings.catch_warnings():  # NumPy warns about how old arrays were pickled
             warnings.simplefilter("ignore")
             content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except Exception as error:  # damaged pickles raise nearly anything

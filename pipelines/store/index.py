@@ -60,8 +60,8 @@ def rows(split: str, first: int, labels: Sequence[int], paths: Sequence[str]) ->
     """Write lines of `index.csv`."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(
-        (first + place, split, "" if label < 0 else label, escape(path))
-        for place, (label, path) in enumerate(zip(labels, paths, strict=True))
+        (first + offset, split, "" if label < 0 else label, escape(path))
+        for offset, (label, path) in enumerate(zip(labels, paths, strict=True))
     )
     return text.getvalue()
 

@@ -16,7 +16,7 @@ _BLOCK = 1 << 20
 
 
 def render(content: dict[str, Any]) -> bytes:
-    """Write a manifest, with the checksum of its content as the last entry."""
+    """Return the bytes of a manifest, with the checksum of its content as the last entry."""
     content = {key: value for key, value in content.items() if key != "sha256"}
     digest = hashlib.sha256(_dump(content)).hexdigest()
     return _dump({**content, "sha256": digest})
@@ -27,7 +27,7 @@ def _dump(content: dict[str, Any]) -> bytes:
 
 
 def parse(data: bytes, path: Path) -> dict[str, Any]:
-    """Read a manifest; a single changed byte, even of white space, is an error."""
+    """Return the content of a manifest; any changed byte, even of white space, is an error."""
     try:
         content = json.loads(data)
         kind, version = content["kind"], content["version"]
@@ -48,7 +48,7 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def _plausible(content: dict[str, Any]) -> bool:
-    """Tell whether a manifest has the shape of ours, whoever sealed it."""
+    """Return True if a manifest has the entries that `convert` writes, with plausible values."""
     try:
         names = [content["name"], *content["class_names"]]
         files = [*content["files"], *content["splits"]]
@@ -59,7 +59,7 @@ def _plausible(content: dict[str, Any]) -> bool:
         return (
             all(isinstance(name, str) for name in names)
             and len(content["class_names"]) == content["classes"]
-            # A name is a name, and no way out of the folder.
+            # A name must not lead out of the folder.
             and all(file == Path(file).name != ".." for file in files)
             and all(isinstance(shards, list) for shards in lists)
             and all(shard in content["files"] for shards in lists for shard in shards)

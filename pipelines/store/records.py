@@ -1,4 +1,4 @@
-"""The stored bytes of images, mapped from their files and checked when they are first met."""
+"""The stored bytes of images, mapped from their files and checked at their first use."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ FIX = "restore the store from a copy, or convert the data set again"
 
 
 class Stored:
-    """What a split's files hold for each image; a damaged image is never given out."""
+    """The stored bytes of a split's images; a damaged image is never returned."""
 
     def __init__(self, store: Store, split: str, form: str) -> None:
         self.split = split
         self.files = store.shards(split) if form == "dali" else [store.beton(split)]
         maps = [np.memmap(path, np.uint8, "r") for path in self.files]
-        # As plain arrays: to slice a memmap takes several times as long.
+        # As plain arrays: slicing a memmap takes several times as long.
         self._maps = [np.asarray(mapped) for mapped in maps]
         self._on_disk = [cast(mmap.mmap, mapped.base) for mapped in maps]
         self._start = "offset" if form == "dali" else "beton"
         self._several = form == "dali"
         self._records = store.records(split)
-        self._met = np.zeros(len(self._records), dtype=bool)
+        self._checked = np.zeros(len(self._records), dtype=bool)
 
     def whole(self, shards: Iterable[int] = (0,)) -> None:
-        """Refuse files that were cut short since they were mapped: to touch them would kill us."""
+        """Refuse files that were truncated since they were mapped: reading them raises SIGBUS."""
         for shard in shards:
             size, mapped = self._on_disk[shard].size(), len(self._maps[shard])
             if size < mapped:
@@ -57,18 +57,18 @@ class Stored:
             self._maps[shard][start : start + size]
             for shard, start, size in zip(shards, starts, sizes, strict=True)
         ]
-        for place in np.flatnonzero(~self._met[indices]).tolist():
-            if zlib.crc32(found[place]) != records["crc"][place]:
+        for position in np.flatnonzero(~self._checked[indices]).tolist():
+            if zlib.crc32(found[position]) != records["crc"][position]:
                 raise DataError(
-                    f"image {indices[place]} of split {self.split} is damaged in "
-                    f"{self.files[shards[place]]}",
+                    f"image {indices[position]} of split {self.split} is damaged in "
+                    f"{self.files[shards[position]]}",
                     FIX,
                 )
-        self._met[indices] = True
+        self._checked[indices] = True
         return found
 
     def check(self, indices: Indices) -> None:
-        """Look at those images that were not met before."""
-        fresh = indices[~self._met[indices]]
+        """Check those images that were not checked before."""
+        fresh = indices[~self._checked[indices]]
         if len(fresh):
             self.get(fresh)

@@ -31,7 +31,7 @@ class SplitInfo:
 
 
 class Locations(NamedTuple):
-    """Where the stored bytes of each image lie: a place in `Store.files(split)` and a range."""
+    """Where the stored bytes of each image lie: an index into `Store.files(split)` and a range."""
 
     shard: Array
     offset: Array
@@ -63,10 +63,10 @@ class Store:
         }
         self._records: dict[str, Array] = {}
         self._maps: dict[Path, mmap.mmap] = {}
-        self._places: dict[str, list[Path]] = {}
+        self._files: dict[str, list[Path]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel between processes as a path: maps of files do not."""
+        """Pickle as a path: memory maps cannot be pickled."""
         return (open_store, (self.path,))
 
     def labels(self, split: str) -> npt.NDArray[np.int64]:
@@ -74,7 +74,7 @@ class Store:
         return self.records(split)["label"].astype(np.int64)
 
     def source_paths(self, split: str) -> list[str]:
-        """Return where every image came from: a file, or a place in the publisher's file."""
+        """Return where every image came from: a file, or an index into the publisher's file."""
         return self._sources[split]
 
     @cached_property
@@ -113,10 +113,10 @@ class Store:
 
     def files(self, split: str) -> list[Path]:
         """Return the files that the shard numbers of `locations` count."""
-        if split not in self._places:
+        if split not in self._files:
             tars = "dali" in self.formats
-            self._places[split] = self.shards(split) if tars else [self.beton(split)]
-        return self._places[split]
+            self._files[split] = self.shards(split) if tars else [self.beton(split)]
+        return self._files[split]
 
     def records(self, split: str) -> Array:
         """Return the index of a split, mapped from its file: 28 bytes an image."""
@@ -139,7 +139,7 @@ class Store:
         if ((found["label"] < -1) | (found["label"] >= self.classes)).any():
             raise _incomplete(path, f"it has labels that are none of the {self.classes} classes")
         if info.shards and (found["shard"] >= len(info.shards)).any():
-            raise _incomplete(path, "it names a file that there is not")
+            raise _incomplete(path, "it names a file that does not exist")
         if info.encoding == "raw" and (found["size"] != info.height * info.width * 3).any():
             raise _incomplete(path, "its images have other sizes than the split")
         return found
@@ -150,12 +150,12 @@ class Store:
         offset = records["offset" if "dali" in self.formats else "beton"]
         return Locations(records["shard"], offset, records["size"])
 
-    def encoded(self, split: str, place: int, form: str | None = None) -> memoryview:
+    def encoded(self, split: str, index: int, form: str | None = None) -> memoryview:
         """Return the stored bytes of one image: its pixels, or its JPEG; from a format if named."""
         count = self.splits[split].count
-        if not 0 <= place < count:
-            raise IndexError(f"image {place} of {count} in split {split!r}")
-        record = self.records(split)[place]
+        if not 0 <= index < count:
+            raise IndexError(f"image {index} of {count} in split {split!r}")
+        record = self.records(split)[index]
         if form == "ffcv" or "dali" not in self.formats:
             file, start = self.beton(split), int(record["beton"])
         else:
@@ -168,16 +168,16 @@ class Store:
                 self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return memoryview(self._maps[path])
 
-    def image(self, split: str, place: int) -> npt.NDArray[np.uint8]:
-        """Return the pixels of one image, [height, width, 3]; those of a RAW store are mapped."""
+    def image(self, split: str, index: int) -> npt.NDArray[np.uint8]:
+        """Return the pixels of one image, [height, width, 3]; those of a raw store are mapped."""
         info = self.splits[split]
-        data = self.encoded(split, place)
+        data = self.encoded(split, index)
         if info.encoding == "raw":
             return np.frombuffer(data, np.uint8).reshape(info.height, info.width, 3)
         from PIL import Image
 
-        with Image.open(io.BytesIO(data)) as picture:
-            return np.asarray(picture.convert("RGB"))
+        with Image.open(io.BytesIO(data)) as image:
+            return np.asarray(image.convert("RGB"))
 
 
 def _triple(values: list[float]) -> tuple[float, float, float]:
@@ -202,7 +202,7 @@ def open_store(path: str | os.PathLike[str]) -> Store:
 
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
-    """Return what `dataset.json` says, and its SHA-256."""
+    """Return the content of `dataset.json`, and its SHA-256."""
     file = folder / manifest.NAME
     try:
         data = file.read_bytes()

@@ -1,4 +1,4 @@
-"""Looking for damage in a store: checksums, and every image decoded."""
+"""The search for damage in a store: checksums are compared and every image is decoded."""
 
 import csv
 import io
@@ -18,12 +18,12 @@ from pipelines.store.index import escape
 from pipelines.store.store import Store, open_store, read_manifest
 
 CHUNK = 256
-MOST_TOLD = 50
+MOST_SHOWN = 50  # problems
 
 
 @dataclass
 class Report:
-    """What was looked at, and what is wrong with it."""
+    """How many images were checked, and what is wrong."""
 
     images: int = 0
     problems: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ def verify(
 ) -> Report:
     """Check sizes and checksums of all files, then decode the images, or a sample of them."""
     if sample is not None and sample < 1:
-        raise ConfigError(f"a sample of {sample} images shows nothing", "take at least 1")
+        raise ConfigError(f"a sample of {sample} images is too small", "use at least 1")
     report = Report()
     try:
         content, _ = read_manifest(path)
@@ -60,14 +60,14 @@ def verify(
             report.problems.append(error.what)
             return report
         work = list(_work(store, sample))
-        begin(sum(len(places) for _, places in work))
-        for problems, count in threads.map(lambda task: _look(store, *task), work):
+        begin(sum(len(numbers) for _, numbers in work))
+        for problems, count in threads.map(lambda task: _check_images(store, *task), work):
             report.images += count
             report.problems += problems
             advance(count)
-    hidden = len(report.problems) - MOST_TOLD
+    hidden = len(report.problems) - MOST_SHOWN
     if hidden > 0:
-        report.problems[MOST_TOLD:] = [f"and {hidden:,} more"]
+        report.problems[MOST_SHOWN:] = [f"and {hidden:,} more"]
     return report
 
 
@@ -88,9 +88,9 @@ def _index_problems(store: Store) -> list[str]:
     labels = {split: store.labels(split) for split in store.splits}
     seen = dict.fromkeys(labels, 0)
     try:
-        for place, split, label, _ in index.read_rows(store.path / index.NAME):
-            if place != seen[split] or label != labels[split][place]:
-                return [f"{index.NAME}: image {place} of {split} is not as in {split}.npy"]
+        for number, split, label, _ in index.read_rows(store.path / index.NAME):
+            if number != seen[split] or label != labels[split][number]:
+                return [f"{index.NAME}: image {number} of {split} is not as in {split}.npy"]
             seen[split] += 1
     except (ValueError, KeyError, IndexError, csv.Error) as error:
         return [f"{index.NAME} can't be read: {error}"]
@@ -102,41 +102,41 @@ def _index_problems(store: Store) -> list[str]:
 
 
 def _work(store: Store, sample: int | None) -> Iterator[tuple[str, list[int]]]:
-    """Cut the images to look at into tasks."""
+    """Yield the images to check, in tasks."""
     total = sum(info.count for info in store.splits.values())
     random = np.random.default_rng(0)
     for split, info in store.splits.items():
-        places = np.arange(info.count)
+        numbers = np.arange(info.count)
         if sample is not None and sample < total:
             share = max(round(sample * info.count / total), 1)
-            places = np.sort(random.permutation(info.count)[:share])
-        for start in range(0, len(places), CHUNK):
-            yield split, places[start : start + CHUNK].tolist()
+            numbers = np.sort(random.permutation(info.count)[:share])
+        for start in range(0, len(numbers), CHUNK):
+            yield split, numbers[start : start + CHUNK].tolist()
 
 
-def _look(store: Store, split: str, places: list[int]) -> tuple[list[str], int]:
+def _check_images(store: Store, split: str, numbers: list[int]) -> tuple[list[str], int]:
     problems = []
-    for place in places:
-        why = _image_problem(store, split, place)
+    for number in numbers:
+        why = _image_problem(store, split, number)
         if why:
-            source = escape(store.source_paths(split)[place])
-            problems.append(f"{split} image {place} ({source}): {why}")
-    return problems, len(places)
+            source = escape(store.source_paths(split)[number])
+            problems.append(f"{split} image {number} ({source}): {why}")
+    return problems, len(numbers)
 
 
-def _image_problem(store: Store, split: str, place: int) -> str | None:
+def _image_problem(store: Store, split: str, number: int) -> str | None:
     info = store.splits[split]
-    data = store.encoded(split, place)
-    if len(store.formats) > 1 and data != store.encoded(split, place, form="ffcv"):
+    data = store.encoded(split, number)
+    if len(store.formats) > 1 and data != store.encoded(split, number, form="ffcv"):
         return "its bytes differ between the tar and the .beton"
     if info.encoding == "raw":
         wanted = info.height * info.width * 3
         return None if len(data) == wanted else f"{len(data)} bytes, not {wanted}"
     try:
-        with Image.open(io.BytesIO(data)) as picture:
-            picture.load()
-            if (picture.size, picture.mode) == ((info.width, info.height), "RGB"):
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            if (image.size, image.mode) == ((info.width, info.height), "RGB"):
                 return None
-            return f"{picture.mode} of {picture.size[0]} x {picture.size[1]} pixels"
+            return f"{image.mode} of {image.size[0]} x {image.size[1]} pixels"
     except Exception as error:  # a decoder may raise anything
         return f"cannot be decoded: {error}"

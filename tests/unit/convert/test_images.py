@@ -114,8 +114,8 @@ def bad_pictures(folder: Path) -> dict[str, str]:
     bomb[29:33] = struct.pack(">I", zlib.crc32(bytes(bomb[12:29])))
     content = {
         "short.jpg": (whole[: len(whole) // 2], "truncated"),
-        "empty.png": (b"", "not a picture"),
-        "text.jpg": (b"this is not an image at all", "not a picture"),
+        "empty.png": (b"", "not an image"),
+        "text.jpg": (b"this is not an image at all", "not an image"),
         "bomb.png": (bytes(bomb), "10000000000 pixels"),
         "new\nline.jpg": (whole[:100], ""),
         "stray\udcff.jpg": (b"\xff\xd8\xff", ""),
@@ -144,7 +144,7 @@ def test_bad_pictures_stop_the_conversion_with_a_list(workers, tmp_path):
     with pytest.raises(DataError) as caught:
         convert(raw, tmp_path / "out", Options(formats=("dali",), workers=workers))
     lines = caught.value.what.splitlines()
-    assert lines[0] == f"{6 + len(names)} of {60 + 6 + len(names)} pictures cannot be read:"
+    assert lines[0] == f"{6 + len(names)} of {60 + 6 + len(names)} images cannot be read:"
     assert len(lines) == 1 + 10 + 1 and lines[-1].strip() == "and 2 more"
     assert "--on-error skip" in caught.value.fix
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pets"]
@@ -181,9 +181,9 @@ def test_a_test_set_of_bad_pictures_alone_leaves_none(tmp_path):
 def test_moments_are_those_of_numpy():
     pixels = np.random.default_rng(0).integers(0, 256, (7, 5, 5, 3), dtype=np.uint8)
     moments = Moments.zero()
-    moments.see(Image.fromarray(pixels[:3].reshape(-1, 5, 3)))
+    moments.update(Image.fromarray(pixels[:3].reshape(-1, 5, 3)))
     rest = Moments.zero()
-    rest.see(Image.fromarray(pixels[3:].reshape(-1, 5, 3)))
+    rest.update(Image.fromarray(pixels[3:].reshape(-1, 5, 3)))
     moments.add(rest)
     mean, std = moments.mean_and_std()
     np.testing.assert_allclose(mean, pixels.mean((0, 1, 2)) / 255, atol=1e-6)

@@ -43,7 +43,7 @@ Moment = tuple[str, str, int]
 WRITES: list[Moment] = [("pipelines.convert.tar:TarWriter", "_write", n) for n in range(1, 70, 3)]
 MOMENTS: list[Moment] = [
     *WRITES,
-    ("pipelines.convert.driver", "_judge", 1),  # all images are written, files are being sealed
+    ("pipelines.convert.driver", "_check_bad", 1),  # all images are written, files are being sealed
     ("pipelines.store.manifest", "render", 1),
     ("os", "rename", 1),  # the store is complete, but not in its place
 ]

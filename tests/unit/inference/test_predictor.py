@@ -173,7 +173,7 @@ def test_files_folders_globs_and_lists_are_found(pictures: Path) -> None:
     inner = pictures / "inner"
     inner.mkdir()
     (pictures / "000.png").rename(inner / "deep.PNG")
-    (pictures / "notes.txt").write_text("not a picture")
+    (pictures / "notes.txt").write_text("not an image")
     everything = list(files([str(pictures)], []))
     assert len(everything) == 30 and str(inner / "deep.PNG") in everything
     assert list(files([f"{pictures}/00?.png"], [])) == [

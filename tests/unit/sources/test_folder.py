@@ -99,9 +99,9 @@ def test_folders_inside_the_source_have_a_part_of_their_own(listed, tmp_path):
 
 def test_no_folder_is_trained_and_tested_on(tmp_path):
     source = write_folder(tmp_path / "pets")
-    with pytest.raises(ConfigError, match=r"--test .* holds the pictures of"):
+    with pytest.raises(ConfigError, match=r"--test .* holds the images of"):
         open_source(str(source), Options(test=source))
-    with pytest.raises(ConfigError, match=r"--unlabeled .* holds the pictures of"):
+    with pytest.raises(ConfigError, match=r"--unlabeled .* holds the images of"):
         open_source(str(source), Options(unlabeled=tmp_path))
     with pytest.raises(ConfigError, match="name one folder"):
         inside = source / "class0"
@@ -154,7 +154,7 @@ def test_folders_that_hold_no_classes(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="0 class folders"):
         open_source(str(tmp_path / "none"), Options())
-    with pytest.raises(DataError, match="a class that the training pictures do not have"):
+    with pytest.raises(DataError, match="a class that the training images do not have"):
         source = write_folder(tmp_path / "two", classes=2)
         open_source(str(source), Options(test=write_folder(tmp_path / "test", classes=3)))
     with pytest.raises(ConfigError, match="both"):
