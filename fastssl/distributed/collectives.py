@@ -1,4 +1,4 @@
-"""The few collectives that a step may need; in one process each of them is nothing at all.
+"""The few collectives that a step may need; with one process they do nothing.
 
 The global batch is divided over ranks in contiguous slices, so a gather in rank order restores
 its order. All slices have one size.
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 class Ranks(Protocol):
-    """What a step may ask of the other ranks."""
+    """The collectives that a step may use."""
 
     @property
     def rank(self) -> int:
-        """Place of this process among all."""
+        """Index of this process among all."""
 
     @property
     def world(self) -> int:
         """How many processes there are."""
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Give the slices of all ranks, [n, ...] -> [n * world, ...], without gradient."""
+        """Return the slices of all ranks, [n, ...] -> [n * world, ...], without gradient."""
 
     def take(self, tensor: Tensor) -> Tensor:
-        """Give this rank's slice of something global, [n * world, ...] -> [n, ...]."""
+        """Return this rank's slice of something global, [n * world, ...] -> [n, ...]."""
 
     def mean(self, tensor: Tensor) -> Tensor:
         """Average over ranks, without gradient."""
 
-    def max(self, told: int) -> int:
-        """Give the largest of the numbers that the ranks say; waits, on the host alone."""
+    def max(self, value: int) -> int:
+        """Return the largest value of all ranks; waits for the ranks, not for a device."""
 
     def gather_uneven(self, tensor: Tensor) -> Tensor:
-        """Give the slices of all ranks in rank order; they may differ in length."""
+        """Return the slices of all ranks in rank order; they may differ in length."""
 
     def mean_with_grad(self, tensor: Tensor) -> Tensor:
         """Average over ranks, with gradient to this rank's share.
@@ -54,27 +54,27 @@ class SingleRank:
     world = 1
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Give the tensor itself, without gradient."""
+        """Return the tensor itself, without gradient."""
         return tensor.detach()
 
     def take(self, tensor: Tensor) -> Tensor:
-        """Give the tensor itself."""
+        """Return the tensor itself."""
         return tensor
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """Give the tensor itself, without gradient."""
+        """Return the tensor itself, without gradient."""
         return tensor.detach()
 
-    def max(self, told: int) -> int:
-        """Give the number itself."""
-        return told
+    def max(self, value: int) -> int:
+        """Return the number itself."""
+        return value
 
     def gather_uneven(self, tensor: Tensor) -> Tensor:
-        """Give the tensor itself."""
+        """Return the tensor itself."""
         return tensor
 
     def mean_with_grad(self, tensor: Tensor) -> Tensor:
-        """Give the tensor itself."""
+        """Return the tensor itself."""
         return tensor
 
 
@@ -95,17 +95,17 @@ class TorchRanks:
         self.sent = 0
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Give the slices of all ranks in rank order, without gradient."""
+        """Return the slices of all ranks in rank order, without gradient."""
         import torch.distributed as dist
 
         own = tensor.detach().contiguous()
-        global_positions = own.new_empty((self.world * own.shape[0], *own.shape[1:]))
+        gathered = own.new_empty((self.world * own.shape[0], *own.shape[1:]))
         self._count(own)
-        dist.all_gather_single(global_positions, own, group=self.group)
-        return global_positions
+        dist.all_gather_single(gathered, own, group=self.group)
+        return gathered
 
     def take(self, tensor: Tensor) -> Tensor:
-        """Give this rank's slice of something global."""
+        """Return this rank's slice of something global."""
         size = tensor.shape[0] // self.world
         return tensor[self.rank * size : (self.rank + 1) * size]
 
@@ -122,18 +122,18 @@ class TorchRanks:
         """Average over ranks, with gradient to this rank's share."""
         return tensor + (self.mean(tensor) - tensor.detach())
 
-    def max(self, told: int) -> int:
-        """Give the largest of the numbers that the ranks say; over gloo, so no device waits."""
+    def max(self, value: int) -> int:
+        """Return the largest value of all ranks; over gloo, so no device is waited for."""
         import torch
         import torch.distributed as dist
 
-        number = torch.tensor([told])
+        number = torch.tensor([value])
         self._count(number)
         dist.all_reduce(number, op=dist.ReduceOp.MAX, group=self.group)
         return int(number)
 
     def gather_uneven(self, tensor: Tensor) -> Tensor:
-        """Give the slices of all ranks, padded for the way and cut again."""
+        """Return the slices of all ranks, padded to one length and cut again."""
         import torch
 
         sizes = self.gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()

@@ -1,6 +1,6 @@
-"""A run under torchrun: joining the ranks, synchronised BatchNorm, DDP.
+"""A run under torchrun: joining the ranks, synchronized BatchNorm, DDP.
 
-In one process all of it is nothing: no group, no wrapper.
+With one process there is no group and no wrapper.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fastssl.distributed.collectives import Ranks, SingleRank, TorchRanks
 from fastssl.errors import ConfigError, ResourceError, UserError, system_error
 
 TIMEOUT = timedelta(minutes=10)  # a rank that hears nothing for so long gives up
-FAILURE = "fastssl/failure"  # key under which the rank that fails first tells why
-# words of an error by which a rank learns that another one is gone
+FAILURE = "fastssl/failure"  # key under which the rank that fails first reports why
+# parts of error messages which mean that another rank is gone
 LOST = {"connection closed", "connection reset", "broken pipe", "timed out", "nccl", "gloo"}
 
 
@@ -54,18 +54,18 @@ class Group:
 
     @contextmanager
     def contact(self, record: Callable[[int, UserError], None]) -> Iterator[None]:
-        """Run a block in which a failing rank tells the others why, and all end with its code.
+        """Run a block in which a failing rank reports why, and all end with its exit code.
 
-        `record` is called on the rank that failed first. A rank that was killed can tell nothing;
-        then the first that misses it does.
+        `record` is called on the rank that failed first. A rank that was killed reports
+        nothing; then the first rank that misses it does.
         """
         try:
             yield
         except Exception as error:
             rank, failure = self._why(error)
-            if rank == self.ranks.rank and self._tell(failure):
+            if rank == self.ranks.rank and self._report(failure):
                 record(rank, failure)
-            if failure.__cause__ is error:  # contact was lost: the other rank's words say more
+            if failure.__cause__ is error:  # contact was lost: the other rank's message says more
                 raise failure from None
             raise
 
@@ -74,27 +74,27 @@ class Group:
         if isinstance(error, UserError):
             return getattr(error, "rank", self.ranks.rank), error
         text = str(error).lower()
-        if self.ranks.world == 1 or not any(word in text for word in LOST):
+        if self.ranks.world == 1 or not any(part in text for part in LOST):
             if isinstance(error, OSError) and error.errno is not None:
                 return self.ranks.rank, system_error(error)
-            first = str(error).splitlines()[0] if str(error) else ""
-            failure = UserError(f"{type(error).__name__}: {first}", "this is a bug: report it")
+            line = str(error).splitlines()[0] if str(error) else ""
+            failure = UserError(f"{type(error).__name__}: {line}", "this is a bug: report it")
             failure.exit_code = 1
             return self.ranks.rank, failure
-        told = self._told()
+        first = self._first_failure()
         what = "lost contact with another rank, which was killed or cut off"
         failure = ResourceError(what, "look at its machine; --resume goes on from the checkpoint")
-        if told:
-            what = f"rank {told['rank']} failed first (exit {told['exit']}): {told['what']}"
-            failure = ResourceError(what, told["fix"])
-            failure.exit_code = told["exit"]
+        if first:
+            what = f"rank {first['rank']} failed first (exit {first['exit']}): {first['what']}"
+            failure = ResourceError(what, first["fix"])
+            failure.exit_code = first["exit"]
         failure.__cause__ = error
-        rank = told["rank"] if told else self.ranks.rank
+        rank = first["rank"] if first else self.ranks.rank
         failure.rank = rank  # type: ignore[attr-defined]
         return rank, failure
 
-    def _tell(self, failure: UserError) -> bool:
-        """Tell the other ranks; return whether no other rank told before."""
+    def _report(self, failure: UserError) -> bool:
+        """Report a failure to the other ranks; return True if it is the first one."""
         if self.ranks.world == 1:
             return True
         content = {"rank": self.ranks.rank, "exit": failure.exit_code}
@@ -104,8 +104,8 @@ class Group:
         except RuntimeError:  # the rank that keeps the store is gone
             return True
 
-    def _told(self) -> dict[str, Any] | None:
-        """Return what the rank that failed first told, if it could."""
+    def _first_failure(self) -> dict[str, Any] | None:
+        """Return the report of the rank that failed first, if there is one."""
         try:
             store = _store()
             found = json.loads(store.get(FAILURE)) if store.check([FAILURE]) else None
@@ -119,12 +119,12 @@ class Group:
             return
         import torch.distributed as dist
 
-        told: list[dict[str, str]] = [{} for _ in range(self.ranks.world)]
-        dist.all_gather_object(told, facts)
-        for rank, other in enumerate(told):
+        given: list[dict[str, str]] = [{} for _ in range(self.ranks.world)]
+        dist.all_gather_object(given, facts)
+        for rank, other in enumerate(given):
             for name in facts:
-                if other[name] != told[0][name]:
-                    parts = difference(told[0][name], other[name])
+                if other[name] != given[0][name]:
+                    parts = difference(given[0][name], other[name])
                     raise ConfigError(
                         f"rank {rank} has another {name} than rank 0: {parts}",
                         "start all ranks with the same line, the same data and one run folder",
@@ -174,7 +174,7 @@ def _store() -> Any:
 
 
 def difference(first: str, other: str) -> str:
-    """Return the words in which two texts part, short enough for a line."""
+    """Return where two texts differ, short enough for a line."""
     pairs = zip(first.split(", "), other.split(", "), strict=False)
     apart = [(a, b) for a, b in pairs if a != b] or [(first[-40:], other[-40:])]
     return "; ".join(f"{b[:60]} instead of {a[:60]}" for a, b in apart[:3])

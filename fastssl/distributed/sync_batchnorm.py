@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 def convert(model: nn.Module) -> nn.Module:
-    """Exchange every BatchNorm2d in place for the one over ranks, with the same weights."""
+    """Replace every BatchNorm2d by the one over ranks, in place and with the same weights."""
     for name, child in model.named_children():
         if type(child) is nn.BatchNorm2d:
             setattr(model, name, _converted(child))
@@ -37,7 +37,7 @@ class RankBatchNorm2d(nn.BatchNorm2d):
     """BatchNorm whose batch is the global one; every rank must hold equally many images."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise [n, C, H, W]."""
+        """Normalize [n, C, H, W]."""
         if not self.training:
             return super().forward(input)
         normalized, mean, variance = _Normalize.apply(input, self.weight, self.bias, self.eps)
@@ -56,7 +56,7 @@ class RankBatchNorm2d(nn.BatchNorm2d):
 
 
 class _Normalize(torch.autograd.Function):
-    """Normalise by the mean and variance over all ranks.
+    """Normalize by the mean and variance over all ranks.
 
     Only torch's own BatchNorm kernels touch the images: sums over the channels of a channels-last
     tensor by other operations took twenty times as long.
@@ -101,7 +101,7 @@ def _full(x: Tensor) -> Tensor:
 
 
 def _average(values: Tensor) -> Tensor:
-    """Average over ranks; gathering a few numbers takes one trip where a reduction takes two."""
+    """Average over ranks; gathering a few numbers takes one round, a reduction two."""
     world = dist.get_world_size()
     every = values.new_empty(world * len(values), *values.shape[1:])
     dist.all_gather_single(every, values)

@@ -54,7 +54,7 @@ def view_recipes(resolved: ResolvedConfig, store: Store) -> dict[str, Recipe]:
 
 
 def make_data(resolved: ResolvedConfig, store: Store, world: int) -> tuple[Split, Order]:
-    """Choose the labelled images and the order in which steps see all of them."""
+    """Choose the labeled images and the order in which steps see all of them."""
     config = resolved.config
     labels = store.labels("train")
     everything = resolved.algorithm.labeled == "all"

@@ -1,6 +1,6 @@
 """Checkpoints: sealed, written beside training, loaded without running code.
 
-A file is one line (a magic word, the SHA-256 of the rest, its length) and torch's own format
+A file is one line (a magic string, the SHA-256 of the rest, its length) and torch's own format
 after it. The newest file whose seal holds is loaded; a damaged one is named and skipped.
 """
 
@@ -70,12 +70,12 @@ def seal(content: CheckpointContent) -> memoryview:
 def unseal(data: bytes, name: str) -> CheckpointContent:
     """Check the seal and return what is inside; never executes code of the file."""
     head, _, body = data.partition(b"\n")
-    words = head.split(b" ")
+    fields = head.split(b" ")
     whole = (
-        len(words) == 3
-        and words[0] == MAGIC
-        and words[2] == b"%d" % len(body)
-        and words[1] == hashlib.sha256(body).hexdigest().encode()
+        len(fields) == 3
+        and fields[0] == MAGIC
+        and fields[2] == b"%d" % len(body)
+        and fields[1] == hashlib.sha256(body).hexdigest().encode()
     )
     if not whole:
         raise DataError(f"{name} is damaged: its checksum does not hold", "use an older checkpoint")
@@ -93,7 +93,7 @@ def read(path: Path) -> CheckpointContent:
         return unseal(data, str(path))
     except (DataError, MemoryError):
         raise
-    except Exception as error:  # sealed by somebody else, it fails in torch's reader in any way
+    except Exception as error:  # a foreign file may fail in torch's reader with any exception
         why = "its seal holds, but what is inside is not of fastssl"
         raise DataError(f"{path} is refused: {why}", "use a checkpoint of your own") from error
 
@@ -106,8 +106,8 @@ def files(folder: RunFolder) -> list[Path]:
     return sorted((p for p in found if not p.is_symlink()), key=step_of, reverse=True)
 
 
-def newest(folder: RunFolder, tell: Callable[[str], None]) -> CheckpointContent | None:
-    """Load the newest valid checkpoint, telling which damaged ones were skipped.
+def newest(folder: RunFolder, report: Callable[[str], None]) -> CheckpointContent | None:
+    """Load the newest valid checkpoint, reporting which damaged ones were skipped.
 
     None where there is none at all; an error where there are some and none is valid.
     """
@@ -116,7 +116,7 @@ def newest(folder: RunFolder, tell: Callable[[str], None]) -> CheckpointContent 
         try:
             return read(path)
         except DataError as error:
-            tell(f"skipped: {error.what}")
+            report(f"skipped: {error.what}")
     if found:
         raise DataError(
             f"no checkpoint in {folder.checkpoints} is valid",
@@ -206,7 +206,7 @@ class Writer:
                     sync(self.folder.metrics)
                 write_atomic(self.folder.checkpoints / name, seal(content))
                 self._prune(self.folder.checkpoints / name)
-            except BaseException as error:  # told to the training thread, which stops the run
+            except BaseException as error:  # raised in the training thread, which stops the run
                 self._failure = error
             with self._changed:
                 self._busy = False

@@ -25,7 +25,7 @@ Report = Callable[[str], None]
 
 
 def choose(learner: Learner, loader: Loader, step: int, report: Report) -> None:
-    """Compile the learner's step if `compile` says so; enter what `auto` chose in its config."""
+    """Compile the step if `compile` asks for it; enter what `auto` chose in the config."""
     mode: str = learner.resolved.config.compile
     if mode == "auto":
         mode, why = decide(learner, loader, step, report)

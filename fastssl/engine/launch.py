@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import statistics
 import time
@@ -37,6 +38,7 @@ from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic, write_json
 from pipelines.store.store import Store
 
+logger = logging.getLogger(__name__)
 REHEARSED, PATIENCE = 10, 20.0  # steps and seconds that a dry run takes at most
 
 
@@ -79,9 +81,9 @@ def start(resolved: ResolvedConfig, folder: RunFolder, group: process_group.Grou
     if folder.started():
         resolved = same_run(resolved, folder)
         if folder.finished():  # even if its checkpoints are damaged or gone
-            display.say(f"{folder.path} is finished: {resolved.config.steps:,} steps")
+            logger.info(f"{folder.path} is finished: {resolved.config.steps:,} steps")
             return 0
-        content = checkpoint.newest(folder, display.say)
+        content = checkpoint.newest(folder, logger.info)
     resolved, device = choose_device(resolved, group)
     with out_of_memory(resolved):
         store = find_store(resolved)
@@ -151,13 +153,13 @@ def run_trial_steps(
 ) -> None:
     """Run what must be tried before the first step, on copies that are thrown away.
 
-    A forward pass tells whether a step fits into memory. With compile=auto on a CPU, timed steps
-    decide whether to compile; the choice is entered in the learner's configuration.
+    A forward pass finds out whether a step fits into memory. With compile=auto on a CPU, timed
+    steps decide whether to compile; the choice is entered in the learner's configuration.
     """
     step_memory.check(learner, data.size)
     for line in start_lines(learner, data, out, step):
-        display.say(line)
-    compilation.choose(learner, data.loader, step, display.say)
+        logger.info(line)
+    compilation.choose(learner, data.loader, step, logger.info)
 
 
 def train(
@@ -182,7 +184,7 @@ def train(
                 "TensorBoard", lambda: tensorboard.log_views(record, make_sheet(learner.resolved))
             )
         display.begin(progress.step)
-        with Stop(tells=learner.ranks.rank == 0) as stop:
+        with Stop(announce=learner.ranks.rank == 0) as stop:
             stopped_by = training.fit(stop)
             display.end()
             if writer:
@@ -222,9 +224,9 @@ def finish(training: Training, folder: RunFolder, display: Display, stopped_by: 
             raise cannot_write(folder.summary, error) from error
         if training.record and training.config.tensorboard:
             tensorboard.end(training.record, training.learner.resolved, summary)
-        display.say("")
+        logger.info("")
         for line in end_lines(summary, folder.path):
-            display.say(line)
+            logger.info(line)
     return 0 if stopped_by in (0, TIME_UP) else 128 + stopped_by
 
 
@@ -248,7 +250,7 @@ def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: b
         data.close()
     seconds = statistics.median(times[2:] or times)  # the first two warm up
     hours = seconds * resolved.config.steps / 3600
-    display.say(f"dry run: {seconds * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
+    logger.info(f"dry run: {seconds * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
     if as_json and ranks.rank == 0:
         print(json.dumps({"seconds_per_step": seconds, "steps": resolved.config.steps}))
     return 0

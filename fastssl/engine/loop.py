@@ -6,6 +6,7 @@ for the device only where it logs metrics, evaluates a model, or saves a checkpo
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from typing import Any
@@ -39,6 +40,7 @@ from fastssl.tracking.metrics import Record
 from fastssl.tracking.progress_bar import Display
 from pipelines.loader.batch import Batch
 
+logger = logging.getLogger(__name__)
 TIME_UP = 1  # stands for "max_time is over" where otherwise the number of a signal stands
 STOP_CHECK_EVERY = 10  # steps on CUDA between two checks whether a rank was asked to stop
 
@@ -136,7 +138,7 @@ class Training:
                 if self.config.compile != "off":
                     # Compiling is not training: it does not count in images per second.
                     begun = time.monotonic()
-                    self.display.say(f"first step after {self.first_step:.1f} s of compiling")
+                    logger.info(f"first step after {self.first_step:.1f} s of compiling")
             self.progress.step += 1
             self.progress.images += (len(batch.labels) + len(batch.position)) * ranks.world
             self.display.step(self.progress.step)

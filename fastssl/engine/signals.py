@@ -10,19 +10,21 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-TOLD = b"stopping after this step, then saving; a second signal stops at once\n"
+STOPPING = b"stopping after this step, then saving; a second signal stops at once\n"
 
 
 class Stop:
     """A context in which the two signals set a flag instead of killing the process.
 
-    Python runs its handlers between two calls into libraries, and such a call may take long or
-    hang. So a thread counts the signals, too, and the second one need not wait.
+    Python runs its handlers only between two bytecodes, and a call into a library may take long
+    or hang. Restoring SIG_DFL in the first handler would therefore not be enough: that handler
+    may never run. So a thread counts the signals through a pipe, and the second one ends the
+    process at once.
     """
 
-    def __init__(self, tells: bool = False) -> None:
+    def __init__(self, announce: bool = False) -> None:
         self.signal: int = 0
-        self.tells = tells  # whether the first signal is answered on stderr
+        self.announce = announce  # whether the first signal prints a line on stderr
         self._old: dict[int, Any] = {}
         self._wakeup = self._pipe = -1
         self._thread: threading.Thread | None = None
@@ -47,9 +49,9 @@ class Stop:
         while byte := os.read(reading, 1):  # the number of a signal
             if byte[0] in SIGNALS and came:
                 os._exit(128 + byte[0])
-            if byte[0] in SIGNALS and self.tells:
+            if byte[0] in SIGNALS and self.announce:
                 with suppress(OSError):  # a terminal that is gone
-                    os.write(2, TOLD)
+                    os.write(2, STOPPING)
             came = came or byte[0] in SIGNALS
         os.close(reading)
 

@@ -145,7 +145,7 @@ def send():
     for number in numbers:
         os.kill(os.getpid(), number)
         time.sleep(0.2)
-with Stop(tells=True):
+with Stop(announce=True):
     threading.Thread(target=send).start()
     mutex = ctypes.create_string_buffer(64)
     for _ in range(2):
