@@ -13,7 +13,8 @@ from torch import nn
 
 import fastssl.algorithms
 from fastssl import models
-from fastssl.algorithms import ALGORITHMS, Nets, vat
+from fastssl.algorithms import ALGORITHMS, Nets
+from fastssl.algorithms.common import losses
 from fastssl.cli import listing
 from fastssl.distributed.collectives import SingleRank
 from pipelines.loader.batch import Batch
@@ -224,7 +225,7 @@ def step_on_fake_cuda(name, model, size, monkeypatch):
     """Run forward and loss as CUDA would, in bfloat16, and refuse to wait for the device."""
     algorithm = ALGORITHMS[name]
     # a gradient inside the step needs a driver; its forward does not
-    monkeypatch.setattr(vat, "gradient", lambda function, at: at * function(at))
+    monkeypatch.setattr(losses, "input_gradient", lambda function, at: at * function(at))
     with fake_cuda(), torch.device("cuda"):
         student, teacher = cuda_network(model), cuda_network(model)
         batch = make_cuda_batch(algorithm, size)

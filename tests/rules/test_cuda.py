@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastssl.algorithms import ALGORITHMS, Nets, vat
+from fastssl.algorithms import ALGORITHMS, Nets
+from fastssl.algorithms.common import losses
 from fastssl.distributed.collectives import SingleRank
 from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.rules.test_algorithms import cuda_network, make_cuda_batch
@@ -48,7 +49,7 @@ def as_cudnn(images, weight, backend):
 def step(name, model, monkeypatch):
     algorithm = ALGORITHMS[name]
     # a gradient inside the step needs a driver; its forward does not
-    monkeypatch.setattr(vat, "gradient", lambda function, at: at * function(at))
+    monkeypatch.setattr(losses, "input_gradient", lambda function, at: at * function(at))
     monkeypatch.setattr(torch._C, "_conv_determine_backend_memory_format", as_cudnn)
     seen, halves = [], []
     with fake_cuda(), torch.device("cuda"):
