@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from fastssl.errors import ConfigError
 
 if TYPE_CHECKING:
     from fastssl.inference.predictor import Predictor
@@ -127,20 +124,14 @@ def export(run: Place, file: Place, checkpoint: str = "best") -> dict[str, Any]:
 def profile(subject: str, **options: Any) -> dict[str, Any]:
     """Measure one subject (`views`, `step`, `cpl`, `predict`…) and return its record.
 
+    Options are those of `fastssl profile SUBJECT`.
+
     >>> import fastssl
     >>> fastssl.profile("nothing")
     Traceback (most recent call last):
     pipelines.errors.ConfigError: there is nothing to profile named 'nothing'
-      fix: type one of: views, photos, convert, cpl, step, train, predict, checkpoint, scaling, plan
+      fix: use one of: views, photos, convert, cpl, step, train, predict, scaling, plan
     """
-    from fastssl.cli.profile import subject_module
+    from fastssl.profiling.subjects import profile as measure
 
-    module = subject_module(subject)
-    known = {field.name: field for field in fields(module.Options)}
-    for option in options.keys() - known.keys():
-        raise ConfigError(f"{subject} has no option {option!r}", f"take: {', '.join(known)}")
-    for field in known.values():
-        if field.default is MISSING and field.name not in options:
-            raise ConfigError(f"{subject} needs {field.name}", f"add {field.name}=...")
-    record: dict[str, Any] = module.run(**options)
-    return record
+    return measure(subject, **options)

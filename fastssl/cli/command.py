@@ -158,8 +158,7 @@ def views(
 # Imported here because importing registers the verbs, and --help lists them in that order.
 from fastssl.cli import inference, sweep  # noqa: E402, F401
 
-for _name, (_verb, _epilog) in profile.VERBS.items():
-    app.command(_name, epilog=_epilog)(_verb)
+app.add_typer(profile.app, name="profile")
 
 
 def main() -> None:

@@ -1,170 +1,72 @@
-"""The verb `profile`: rates by stage, with peers measured in the same run."""
+"""The verb `profile`: one command per subject, each with its own options."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
+from inspect import Parameter, Signature
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from fastssl.errors import ConfigError
+from fastssl.profiling.subjects import SUBJECTS, Options
 
-SUBJECTS = {
-    "views": "making views, against Pillow, torchvision, DALI and FFCV",
-    "photos": "from JPEG on disk to views, against a plain DataLoader (--folder)",
-    "convert": "converting data sets, against FFCV's writer and Pillow",
-    "cpl": "the curriculum, against recounting all marks",
-    "step": "one training step, against the reference's",
-    "train": "training with every reader, against a batch that costs nothing",
-    "predict": "predicting pictures (--folder)",
-    "checkpoint": "saving: what it takes from training",
-    "scaling": "one process against several",
-    "plan": "what bounds a run, on paper and measured",
+app = typer.Typer(help="Measure the rate of a stage, or plan a run.")
+
+OUTPUT = {
+    "save": Annotated[Path | None, typer.Option(help="Folder for the record.")],
+    "as_json": Annotated[bool, typer.Option("--json", help="Print the record as JSON.")],
 }
-WITH_CONFIG = {"train", "plan"}  # subjects whose words are settings of a run
-ZERO = {"step threads", "convert arrays", "convert photos", "plan decode", "plan link"}  # may be 0
-WANTS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def profile(
-    subject: Annotated[str, typer.Argument(help=", ".join(SUBJECTS) + ".")],
-    words: Annotated[
-        list[str] | None, typer.Argument(help="Options of the subject as key=value.")
-    ] = None,
-    config: Annotated[str | None, typer.Option(help="Configuration, for train and plan.")] = None,
-    against: Annotated[str | None, typer.Option(help="Peers, with commas.")] = None,
-    size: Annotated[int | None, typer.Option(help="Pixels of a side.")] = None,
-    threads: Annotated[str | None, typer.Option(help="Threads, with commas.")] = None,
-    folder: Annotated[Path | None, typer.Option(help="Pictures.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of a repetition.")] = None,
-    repetitions: Annotated[int | None, typer.Option(help="Counted rounds.")] = None,
-    compiled: Annotated[bool, typer.Option("--compiled", help="The compiled step too.")] = False,
-    save: Annotated[Path | None, typer.Option(help="Folder for the record.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Measure the rate of a stage, interleaved with its peers."""
-    given: dict[str, Any] = {
-        "against": against,
-        "size": size,
-        "threads": threads,
-        "folder": folder,
-        "steps": steps,
-        "repetitions": repetitions,
-        "compiled": compiled or None,
-    }
-    asked = {name: value for name, value in given.items() if value is not None}
-    record = measure(subject, words or [], config, asked)
-    if save:
-        from fastssl.profiling.measure import save as write
+def command(subject: str, options: type[Options]) -> Callable[..., None]:
+    """Return the command of a subject: its parameters are the fields of its options."""
+    hints = get_type_hints(options)  # without the annotations, which pydantic checks
 
-        write(record, save)
-    show_record(record, as_json)
+    def verb(**given: Any) -> None:
+        from fastssl.profiling.measure import save
+        from fastssl.profiling.subjects import profile
+
+        folder, as_json = given.pop("save"), given.pop("as_json")
+        values = {name: value for name, value in given.items() if value is not None}
+        record = profile(subject, **values)
+        if folder:
+            save(record, folder)
+        show_record(record, as_json=as_json)
+
+    parameters = [parameter(one, hints[one.name]) for one in fields(options)]
+    parameters += [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=OUTPUT[name])
+        for name, default in (("save", None), ("as_json", False))
+    ]
+    verb.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    verb.__annotations__ = {}
+    verb.__doc__ = options.__doc__
+    return verb
 
 
-def measure(
-    subject: str, words: list[str], config: str | None, asked: dict[str, Any]
-) -> dict[str, Any]:
-    """Run the subject's module with the options given, and no others."""
-    module = subject_module(subject)
-    known = {field.name: field for field in fields(module.Options) if field.name != "overrides"}
-    more: dict[str, Any] = {}
-    if subject in WITH_CONFIG:
-        own = [word for word in words if word.partition("=")[0] in known]
-        more["overrides"] = [word for word in words if word not in own]
-        words = own
-        asked = {**asked, "config": config} if config else asked
-    elif config:
-        raise ConfigError(f"{subject} takes no configuration", "leave --config out")
-    given = {**{name: str(value) for name, value in asked.items()}, **split_words(words)}
-    for name in given.keys() - known.keys():
-        raise ConfigError(
-            f"profile {subject} has no option {name!r}", f"take: {', '.join(sorted(known))}"
-        )
-    for field in known.values():
-        if field.name not in given and field.default is MISSING:
-            name = field.name
-            raise ConfigError(f"profile {subject} needs {name}", f"add {name}={name.upper()}")
-    hints = get_type_hints(module.Options)
-    options = {
-        name: converted(subject, known[name], hints[name], text) for name, text in given.items()
-    }
-    found: dict[str, Any] = module.run(**options, **more)
-    return found
+def parameter(field: Field[Any], hint: Any) -> Parameter:
+    """Return the typer parameter of one field; None as its value means the field's default."""
+    help = field.metadata["help"]
+    kind = Parameter.KEYWORD_ONLY
+    if field.name == "overrides":
+        overrides = Annotated[list[str] | None, typer.Argument(help=help)]
+        return Parameter(field.name, kind, default=None, annotation=overrides)
+    if get_origin(hint) is UnionType:
+        hint = get_args(hint)[0]
+    default = "" if field.default in (MISSING, None) else str(field.default)
+    metavar = None
+    if get_origin(hint) is tuple:
+        default, metavar, hint = default.strip("()").replace("'", "").replace(" ", ""), "A,B,…", str
+    # The default is shown, but not passed: an option that was not given is left to its class.
+    shown = typer.Option(help=help, show_default=default or False, metavar=metavar)
+    return Parameter(field.name, kind, default=None, annotation=Annotated[hint | None, shown])
 
 
-def subject_module(subject: str) -> Any:
-    """Import the module that measures a subject."""
-    if subject not in SUBJECTS:
-        from fastssl.config.messages import nearest
-
-        raise ConfigError(
-            f"there is nothing to profile named {subject!r}{nearest(subject, list(SUBJECTS))}",
-            f"type one of: {', '.join(SUBJECTS)}",
-        )
-    from importlib import import_module
-
-    return import_module(f"fastssl.profiling.{subject}")
-
-
-def split_words(words: list[str]) -> dict[str, str]:
-    """Cut `key=value` words in two; a value stays the text that was typed."""
-    found = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"{word!r} is not key=value", "type it as repetitions=5")
-        found[key.replace("-", "_")] = text
-    return found
-
-
-def converted(subject: str, field: Field[Any], kind: Any, text: str) -> Any:
-    """Turn what was typed into the type of its option; say what to type where that can't be."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-    several = get_origin(kind) is tuple
-    value: Any = text.strip()
-    if value.lower() in ("", "none", "null"):
-        value = None
-    elif several:
-        value = [item.strip() for item in value.strip("[]").split(",")]
-    try:
-        adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False))
-        found = adapter.validate_python(value)
-    except ValidationError:
-        found = None
-        wrong = True
-    else:
-        numbers = found if several else (found,)
-        counted = [n for n in numbers if isinstance(n, int | float) and not isinstance(n, bool)]
-        wrong = any(n < 0 or (n == 0 and f"{subject} {field.name}" not in ZERO) for n in counted)
-    if wrong:
-        raise ConfigError(
-            f"profile {subject}: {field.name} can't be {text!r}; it wants {wanted(kind)}",
-            f"type {field.name}={example(field)}",
-        )
-    return found
-
-
-def wanted(kind: Any) -> str:
-    """Say in words what an option takes."""
-    inner = next((one for one in get_args(kind) if one in WANTS), kind)
-    one = WANTS.get(inner, "a text")
-    return f"{one}, or several with commas" if get_origin(kind) is tuple else one
-
-
-def example(field: Field[Any]) -> str:
-    """Return a value that an option would take: its default, where that says something."""
-    default = field.default
-    if isinstance(default, tuple):
-        return ",".join(str(item) for item in default)
-    if isinstance(default, bool):
-        return str(default).lower()
-    return str(default) if default and default is not MISSING else "1000"
-
-
-def show_record(record: dict[str, Any], as_json: bool) -> None:
-    """Print the record as one JSON object, or its table, ratios and the bottleneck."""
+def show_record(record: dict[str, Any], *, as_json: bool) -> None:
+    """Print the record as one JSON object, or as a table, its ratios and its summary."""
     if as_json:
         import json
 
@@ -176,14 +78,17 @@ def show_record(record: dict[str, Any], as_json: bool) -> None:
     show([{name: row.get(name) for name in columns} for row in record["results"]], False)
     for name, value in record.get("ratio", {}).items():
         print(f"{name}: {value} times")
-    exchanged = record.get("collectives")
-    if exchanged:
-        print(
-            f"collectives a step over {exchanged['ranks']} ranks: {exchanged['calls']}, "
-            f"{exchanged['bytes']:,} bytes"
-        )
     if record.get("says"):
         print(record["says"])
 
 
-VERBS = {"profile": (profile, "Example: fastssl profile step --repetitions 5")}
+EXAMPLES = {
+    "views": "--size 96",
+    "photos": "--folder photos",
+    "predict": "--folder photos",
+    "train": "--config digits batch=16",
+    "plan": "--config imagenet device=cuda --world 32 --decode 4000 --views 60000 --step 900",
+}
+for _subject, _options in SUBJECTS.items():
+    _example = f"Example: fastssl profile {_subject} {EXAMPLES.get(_subject, '--repetitions 5')}"
+    app.command(_subject, epilog=_example)(command(_subject, _options))

@@ -1,1 +1,6 @@
-"""Measurements: one module a subject, each with `run`, and the records they leave."""
+"""Rates of our own stages, and the plan of a run.
+
+Each module named in `subjects.SUBJECTS` measures one stage and returns one record. Comparisons with
+other libraries and with other implementations of the same work belong to `tools/bench`, which
+adds its cases to the same interleaved measurement.
+"""

@@ -1,7 +1,7 @@
-"""How often the ranks talk in one step, and how much they say.
+"""The number and the size of the collectives in one training step.
 
-Counted, not timed: torch's fake process group answers every collective at once, so one process
-is enough to see what many would send.
+They are counted, not timed: torch's fake process group answers every collective at once, so a
+single process shows what each of many ranks would send.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-STEP = 2  # the one that is counted: DDP settles its buckets in the first
+STEP = 2  # the step that is counted: DDP rebuilds its buckets after the first one
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the calls of every collective and the bytes that this rank gives to it."""
+    """Counts the calls of every collective and the bytes that this rank sends."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -28,8 +28,10 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
             name = func.overloadpacket.__name__.strip("_")
-            given = args[1] if "gather" in name else args[0]  # the first is where answers go
-            tensors = [one for one in tree_leaves(given) if isinstance(one, Tensor)]
+            sent = (
+                args[1] if "gather" in name else args[0]
+            )  # a gather's first argument is its output
+            tensors = [one for one in tree_leaves(sent) if isinstance(one, Tensor)]
             self.calls[name] += 1
             self.bytes[name] += sum(one.numel() * one.element_size() for one in tensors)
         return func(*args, **(kwargs or {}))
@@ -38,10 +40,10 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def count(
     model: str, batch: int, size: int, world: int, algorithm: str = "flexmatch", images: int = 5000
 ) -> dict[str, Any]:
-    """Return calls and bytes of one rank in one step, in all and by kind.
+    """Return calls and bytes of one rank in one step, in total and by kind.
 
-    The question whether to stop rides on one of them on CPUs; on CUDA it is one more, of 8 bytes
-    over gloo, in every tenth step, and not in this count.
+    On a CPU the stop request is part of one of them. On CUDA it is a separate collective of 8 bytes
+    over gloo in every tenth step, which is not counted here.
     """
     if world == 1:
         return {"ranks": 1, "calls": 0, "bytes": 0, "kinds": {}}
@@ -51,31 +53,31 @@ def count(
     from fastssl.algorithms import ALGORITHMS
     from fastssl.distributed.collectives import TorchRanks
     from fastssl.engine.loop import train_step
-    from fastssl.profiling.parts import make_batch, make_run
+    from fastssl.profiling.synthetic import make_batch, synthetic_learner
 
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
     try:
         ranks = TorchRanks()
-        run = make_run(model, batch, size, images, algorithm=algorithm, ranks=ranks)
+        learner = synthetic_learner(model, batch, size, images, algorithm=algorithm, ranks=ranks)
         progress = torch.zeros(())
         views = tuple(ALGORITHMS[algorithm].views)
         counting = _Counting()
 
         def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations
-            # The fake group answers DDP with nothing; its buckets are counted here instead.
+            # DDP's own all-reduce does not pass through the dispatcher: count its buckets here.
             counting.calls["gradients"] += 1
             counting.bytes["gradients"] += bucket.buffer().numel() * bucket.buffer().element_size()
             answer: torch.futures.Future[Tensor] = torch.futures.Future()
             answer.set_result(bucket.buffer())
             return answer
 
-        cast(Any, run.student).register_comm_hook(None, hook)
+        cast(Any, learner.student).register_comm_hook(None, hook)
         for step in range(STEP + 1):
             counting.calls.clear()
             counting.bytes.clear()
-            given = make_batch(batch, size, images, step, ranks=ranks, views=views)
+            one_batch = make_batch(batch, size, images, step, ranks=ranks, views=views)
             with counting:
-                train_step(run, given, step, progress)
+                train_step(learner, one_batch, step, progress)
     finally:
         dist.destroy_process_group()
     kinds = {

@@ -1,8 +1,9 @@
-"""How everything here is measured: interleaved, with median and spread, kept as a record."""
+"""How everything is measured: interleaved, with median and spread, kept as a record."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import statistics
@@ -18,18 +19,20 @@ import psutil
 
 from fastssl.tracking.environment import facts
 
+Case = Callable[[], float]  # does its work and returns its value
+
 
 @dataclass(frozen=True)
 class Measured:
-    """What the repetitions of one case gave."""
+    """The values of one case, one per repetition."""
 
     values: tuple[float, ...]
     busy: float
-    """Cores kept busy, worker processes included: the median of processor time over time."""
+    """Cores in use, including child processes: the median of CPU time over elapsed time."""
 
     @property
     def median(self) -> float:
-        """The middle value."""
+        """The median value."""
         return statistics.median(self.values)
 
     @property
@@ -40,46 +43,54 @@ class Measured:
         low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
         return high - low
 
+    def row(self, name: str, unit: str, digits: int = 1, **more: Any) -> dict[str, Any]:
+        """Return the line of a record for values that are rates in `unit`."""
+        rate, spread = round(self.median, digits), round(self.spread, digits)
+        return {"name": name, "rate": rate, "unit": unit, "spread": spread, **more}
+
 
 def interleave(
-    cases: Mapping[str, Callable[[], float]], repetitions: int, warmup: int = 1
+    cases: Mapping[str, Case], repetitions: int, warmup: int = 1, limit: float = math.inf
 ) -> dict[str, Measured]:
-    """Run every case in turn, round after round, each round beginning with another case.
+    """Run all cases in every round, and start each round with another case.
 
-    A case does its work and returns its value, so that whatever slows the machine for a while
-    slows all of them. The first `warmup` rounds are not counted.
+    If the machine is slow for a while, all cases are slowed alike. The first `warmup` rounds are
+    not counted. No round starts later than after `limit` seconds, except the first counted one.
     """
     names = list(cases)
     values: dict[str, list[float]] = {name: [] for name in names}
     busy: dict[str, list[float]] = {name: [] for name in names}
+    began = time.monotonic()
     for turn in range(warmup + repetitions):
+        if turn > warmup and time.monotonic() - began > limit:
+            break
         first = turn % len(names) if names else 0
         for name in names[first:] + names[:first]:
-            started, before = time.perf_counter(), cpu_seconds()
+            started, cpu_before = time.perf_counter(), cpu_seconds()
             value = cases[name]()
-            spent, passed = cpu_seconds() - before, time.perf_counter() - started
+            cpu, elapsed = cpu_seconds() - cpu_before, time.perf_counter() - started
             if turn >= warmup:
                 values[name].append(value)
-                busy[name].append(spent / passed)
+                busy[name].append(cpu / elapsed)
     return {name: Measured(tuple(values[name]), statistics.median(busy[name])) for name in names}
 
 
-def rate(work: Callable[[], int], seconds: float) -> float:
-    """Repeat `work`, which returns how much it did, for at least `seconds`; return the rate."""
+def rate(work: Callable[[], int], seconds: float = 0.0) -> float:
+    """Repeat `work`, which returns an amount, for at least `seconds`; return amount per second."""
     done = 0
     started = time.perf_counter()
     while True:
         done += work()
-        passed = time.perf_counter() - started
-        if passed >= seconds:
-            return done / passed
+        elapsed = time.perf_counter() - started
+        if elapsed >= seconds:
+            return done / elapsed
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process and of its children, living and ended."""
-    me = psutil.Process()
-    total = sum(me.cpu_times()[:4])
-    for child in me.children(recursive=True):
+    """Return the CPU time of this process and of its children, running and ended."""
+    process = psutil.Process()
+    total = sum(process.cpu_times()[:4])  # user, system, and those of ended children
+    for child in process.children(recursive=True):
         try:
             total += sum(child.cpu_times()[:4])
         except psutil.Error:  # it has just ended
@@ -87,8 +98,26 @@ def cpu_seconds() -> float:
     return float(total)
 
 
+def make_record(
+    what: str,
+    settings: Mapping[str, Any],
+    results: list[dict[str, Any]],
+    ratio: Mapping[str, float],
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the object that `fastssl profile --json` prints."""
+    return {
+        "what": what,
+        "environment": environment(),
+        "settings": dict(settings),
+        "results": results,
+        "ratio": dict(ratio),
+        **more,
+    }
+
+
 def environment(command: str | None = None) -> dict[str, Any]:
-    """Return what a record must say of where and how it was made."""
+    """Return where, when and by which command a record was made."""
     return {
         "command": command or command_line(sys.argv),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -97,24 +126,24 @@ def environment(command: str | None = None) -> dict[str, Any]:
     }
 
 
-def command_line(words: Iterable[str]) -> str:
-    """Return a command as one would type it in the working folder: no path of this machine."""
-    return shlex.join(_relative(word) for word in words)
+def command_line(arguments: Iterable[str]) -> str:
+    """Return a command as it is typed in the working folder, without absolute paths."""
+    return shlex.join(_relative(argument) for argument in arguments)
 
 
-def _relative(word: str) -> str:
-    key, mark, value = word.rpartition("=")
-    place = Path(value)
-    if not place.is_absolute():
-        return word
-    name = place.parent.name if place.name == "__main__.py" else place.name
-    inside = place.is_relative_to(Path.cwd()) and place.parent.name != "bin"
-    short = os.path.relpath(place) if inside and place.name != "__main__.py" else name
-    return f"{key}{mark}{short}"
+def _relative(argument: str) -> str:
+    key, separator, value = argument.rpartition("=")
+    path = Path(value)
+    if not path.is_absolute():
+        return argument
+    name = path.parent.name if path.name == "__main__.py" else path.name
+    inside = path.is_relative_to(Path.cwd()) and path.parent.name != "bin"
+    short = os.path.relpath(path) if inside and path.name != "__main__.py" else name
+    return f"{key}{separator}{short}"
 
 
 def save(record: Mapping[str, Any], folder: Path) -> Path:
-    """Write a record as `WHAT.json`, whole or not at all; return where it is."""
+    """Write a record to `WHAT.json` atomically; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     name = "".join(c if c.isalnum() else "-" for c in str(record["what"])).strip("-").lower()
     file = folder / f"{name}.json"

@@ -1,195 +1,189 @@
-"""What bounds a run, and at what rate: a model on paper, checked against a measured run.
+"""What bounds a run, and at what rate: the cost model with measured or given rates.
 
-A step of one rank is made by four parts that overlap as far as they use different things: reading
-and decoding, views, the step itself, and the link between ranks; on a CPU the first three may have
-to share the cores. Rates are measured here or given, as for a machine that is not at hand. How far
-a plan is off is told by the median of what it is off in each round of the measurements, so that
-whatever slows the machine for a while spoils one round and not the comparison.
+Rates can be given for a machine that is not at hand. Everything that is measured is measured in
+one process, with the threads of a run. The plan is compared with real training steps round by
+round, so that a slow moment of the machine affects one round and not the comparison.
 """
 
 from __future__ import annotations
 
+import copy
+import os
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from itertools import repeat
 from typing import Any
 
-from fastssl.errors import ConfigError
-from fastssl.profiling.measure import Measured, environment
+import numpy as np
+import torch
+from torch import nn
 
-HIDDEN = 0.5  # share of a step, its backward pass, behind which gradients travel
+from fastssl import models
+from fastssl.config.resolve import load
+from fastssl.config.schema import RunConfig
+from fastssl.engine import devices
+from fastssl.engine.build import Run, assemble
+from fastssl.engine.build_data import find_store
+from fastssl.profiling.cost_model import Load, Rates, predict, summarize
+from fastssl.profiling.measure import Case, Measured, interleave, make_record, rate
+from fastssl.profiling.step_timing import time_steps
+from fastssl.profiling.subjects import PlanOptions
+from fastssl.profiling.views import DeviceViewMaker, ViewMaker, Work
+from pipelines.datasets import DATASETS
 
-
-@dataclass(frozen=True)
-class Rates:
-    """What one rank can do of each part if it does nothing else."""
-
-    decode: float
-    """Images read and decoded a second; 0: they lie in memory."""
-    views: float
-    """Views made a second."""
-    step: float
-    """Images of both streams learnt a second, on one device."""
-    link: float = 0.0
-    """Bytes a second between ranks; 0: no cost."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """What one step asks of all ranks together."""
-
-    images: int
-    """Images of both streams."""
-    views: int
-    """Views made of them."""
-    bytes: int = 0
-    """Bytes that one rank sends."""
-    shared: bool = True
-    """Views and decoding take their time from the step: on a CPU with fewer cores than threads."""
+UNITS = {"decode": "images/s", "views": "views/s", "step": "images/s", "link": "bytes/s"}
+WARMUP = 2  # steps: the first batches are made before any step competes for the cores
+LIMIT = 6.0  # seconds after which one measurement starts no further step
 
 
-def predict(rates: Rates, load: Load, world: int = 1) -> dict[str, Any]:
-    """Say how long each part of a step takes, which of them bounds it, and images a second."""
-    images, views = load.images / world, load.views / world
-    seconds = {
-        "decode": images / rates.decode if rates.decode else 0.0,
-        "views": views / rates.views,
-        "step": images / rates.step,
+def run(options: PlanOptions) -> dict[str, Any]:
+    """Measure the rates that are not given, plan, and compare with real steps; return the record.
+
+    If all rates are given and nothing is compared, the data set is not needed.
+    """
+    overrides, measured = list(options.overrides), dict[str, Measured]()
+    given = None not in (options.decode, options.views, options.step)
+    if given and (options.world > 1 or not options.check):
+        return record(options, configured_load(options.config, overrides), measured)
+    with open_run(options.config, overrides) as base:
+        cases = rate_cases(base, options)
+        measured = interleave(cases, options.repetitions, limit=options.seconds)
+        return record(options, run_load(base), measured)
+
+
+@contextmanager
+def open_run(config: str, overrides: list[str]) -> Iterator[Run]:
+    """Build a run at step 0; close its loader at the end."""
+    resolved = load(config, overrides)
+    base = assemble(resolved, devices.choose(resolved.config))
+    base.learner.student.train()
+    try:
+        yield base
+    finally:
+        base.data.loader.close()
+
+
+def run_load(base: Run) -> Load:
+    """Return the work of one step of a run."""
+    order = base.data.loader.order
+    return Load(
+        images=order.batch + order.unlabeled_batch,
+        views=order.batch + order.unlabeled_batch * len(base.learner.algorithm.views),
+        bytes=gradient_bytes(base.learner.model),
+        shared=base.learner.device.device.type == "cpu"
+        and cores_are_shared(base.learner.resolved.config),
+    )
+
+
+def configured_load(config: str, overrides: list[str]) -> Load:
+    """Return the work of one step of a configuration, without opening a standard data set."""
+    resolved = load(config, overrides)
+    chosen, algorithm = resolved.config, resolved.algorithm
+    standard = chosen.data in DATASETS and not chosen.store
+    classes = DATASETS[chosen.data].classes if standard else find_store(resolved).classes
+    model = models.build(chosen.model, classes, chosen.variant, algorithm.heads)
+    unlabeled = chosen.batch * (chosen.ratio or algorithm.ratio) if algorithm.unlabeled else 0
+    # device=cuda is taken literally: the GPU may be that of another machine.
+    device = "cuda" if chosen.device == "auto" and torch.cuda.is_available() else chosen.device
+    return Load(
+        images=chosen.batch + unlabeled,
+        views=chosen.batch + unlabeled * len(algorithm.views),
+        bytes=gradient_bytes(model),
+        shared=not device.startswith("cuda") and cores_are_shared(chosen),
+    )
+
+
+def cores_are_shared(config: RunConfig) -> bool:
+    """Return whether model and loader together have more threads than there are cores."""
+    return sum(devices.choose_threads(config)) > len(os.sched_getaffinity(0))
+
+
+def gradient_bytes(model: nn.Module) -> int:
+    """Return the size of the gradients, which are float32."""
+    return sum(p.numel() * 4 for p in model.parameters() if p.requires_grad)
+
+
+def rate_cases(base: Run, options: PlanOptions) -> dict[str, Case]:
+    """Return a case for every rate that is not given, and one for real steps to compare with."""
+    steps, images = options.steps, run_load(base).images
+    indices = np.random.default_rng(0).integers(0, base.data.store.splits["train"].count, images)
+    loader = base.data.loader
+    constant = copy.deepcopy(loader.batch(0))  # a copy, because the loader reuses its buffers
+    views = _view_maker(base, indices)
+
+    def decode() -> int:
+        return sum(len(batch) for batch in loader.reader.stream(repeat(indices, steps)))
+
+    def train_on_constant() -> float:
+        batches = repeat(constant, WARMUP + steps)
+        return images / time_steps(base.learner, batches, warmup=WARMUP, limit=LIMIT)
+
+    def train() -> float:
+        batches: Any = loader.iterate(0, WARMUP + steps)
+        with closing(batches):  # a generator, which the limit may leave early
+            return images / time_steps(base.learner, batches, warmup=WARMUP, limit=LIMIT)
+
+    cases: dict[str, Case] = {
+        "decode": lambda: rate(decode),
+        "views": lambda: rate(lambda: sum(views.epoch() for _ in range(steps))),
+        "step": train_on_constant,
     }
-    link = 2 * (world - 1) / world * load.bytes / rates.link if rates.link and world > 1 else 0.0
-    hidden = min(link, HIDDEN * seconds["step"])
-    seconds["link"] = link - hidden  # what sticks out behind the backward pass
-    if load.shared:
-        total = sum(seconds.values())
-    else:
-        total = max(seconds["decode"], seconds["views"], seconds["step"] + seconds["link"])
-    bound = max(seconds, key=lambda name: seconds[name])
-    return {
-        "seconds": {name: round(value, 6) for name, value in seconds.items()},
-        "step_seconds": round(total, 6),
-        "images_per_s": round(load.images / total, 1),
-        "bound": bound,
-    }
+    cases = {name: case for name, case in cases.items() if getattr(options, name) is None}
+    if options.check and options.world == 1:
+        cases["measured"] = train
+    return cases
 
 
-@dataclass(frozen=True)
-class Options:
-    """What can be asked of the plan; a rate that is given is not measured."""
-
-    config: str = "digits"
-    """A configuration, by name or path."""
-    overrides: tuple[str, ...] = ()
-    """`key=value` words."""
-    world: int = 1
-    """Ranks to plan for."""
-    decode: float | None = None
-    """Images decoded a second by one rank."""
-    views: float | None = None
-    """Views made a second by one rank."""
-    step: float | None = None
-    """Images learnt a second by one rank."""
-    link: float = 0.0
-    """Bytes a second between ranks."""
-    steps: int = 12
-    """Steps that each measurement takes, fewer where they are slow."""
-    repetitions: int = 9
-    """Counted rounds, in which all measurements take turns; one more warms up."""
-    seconds: float = 90.0
-    """No round begins later than this."""
-    check: bool = True
-    """Take real steps too, and say how far the plan is off."""
+def _view_maker(base: Run, indices: Any) -> ViewMaker:
+    """Return a maker of the run's views of some of its images."""
+    loader = base.data.loader
+    (pixels,) = (torch.as_tensor(one).cpu().numpy() for one in loader.reader.stream([indices]))
+    recipes = list(loader.views.values()) or [loader.weak]
+    work = Work(pixels.copy(), base.data.size[0], len(pixels), 0, loader.mean, loader.std)
+    if base.learner.device.device.type == "cuda":
+        return DeviceViewMaker(work, str(base.learner.device.device), recipes)
+    return ViewMaker(work, loader.threads, recipes)
 
 
-def run(config: str = "digits", overrides: Iterable[str] = (), **options: Any) -> dict[str, Any]:
-    """Measure what is not given, plan, and compare the plan with real steps; return the record."""
-    known = {field.name for field in fields(Options)}
-    for name in options:
-        if name not in known:
-            raise ConfigError(f"plan has no option {name!r}", f"take: {', '.join(sorted(known))}")
-    asked = Options(config, tuple(overrides), **options)
-    if asked.world < 1 or asked.steps < 2:
-        raise ConfigError(
-            "a plan wants at least 1 rank and 2 steps", "type world=1 steps=12, or more"
-        )
-    from fastssl.profiling import plan_rates
-
-    words, measured = list(asked.overrides), dict[str, Measured]()
-    if on_paper(asked):
-        load = plan_rates.load_on_paper(asked.config, words)
-    else:
-        with plan_rates.opened(asked.config, words) as base:
-            load = plan_rates.load_of(base)
-            measured = plan_rates.measure(base, asked)
-    return _record(asked, load, measured)
+def _rates(options: PlanOptions, measured: Mapping[str, float]) -> Rates:
+    """Return the given rates, and the measured ones where none is given."""
+    given = {name: getattr(options, name) for name in UNITS}
+    given = {name: value for name, value in given.items() if value is not None}
+    return Rates(**{**{name: measured[name] for name in UNITS if name in measured}, **given})
 
 
-def on_paper(asked: Options) -> bool:
-    """Tell whether nothing is left to measure: then no data is needed either."""
-    given = None not in (asked.decode, asked.views, asked.step)
-    return given and (asked.world > 1 or not asked.check)
-
-
-def _rates(asked: Options, found: Mapping[str, float]) -> Rates:
-    """Take the rates that were given, and those that were found where none was."""
-    given = {name: getattr(asked, name) for name in UNITS if getattr(asked, name) is not None}
-    return Rates(**{**{name: found[name] for name in UNITS if name in found}, **given})
-
-
-def _off(asked: Options, load: Load, measured: Mapping[str, Measured]) -> dict[str, float]:
-    """Return the plan over real steps: the median over rounds, each planned by its own rates."""
+def compare(options: PlanOptions, load: Load, measured: Mapping[str, Measured]) -> dict[str, float]:
+    """Return planned over measured rate: the median over rounds, each with its own rates."""
     if "measured" not in measured:
         return {}
-    rounds = zip(*(case.values for case in measured.values()), strict=True)
-    found = [dict(zip(measured, values, strict=True)) for values in rounds]
-    plans = [predict(_rates(asked, one), load)["images_per_s"] for one in found]
-    shares = (plan / one["measured"] for plan, one in zip(plans, found, strict=True))
+    shares = []
+    for values in zip(*(case.values for case in measured.values()), strict=True):
+        one = dict(zip(measured, values, strict=True))
+        shares.append(predict(_rates(options, one), load)["images_per_s"] / one["measured"])
     return {"plan": round(statistics.median(shares), 3)}
 
 
-def _record(asked: Options, load: Load, measured: Mapping[str, Measured]) -> dict[str, Any]:
-    rates = _rates(asked, {name: case.median for name, case in measured.items()})
-    plan = predict(rates, load, asked.world)
-    values = {name: value for name, value in asdict(rates).items() if value}
-    values["plan"] = plan["images_per_s"]
+def record(options: PlanOptions, load: Load, measured: Mapping[str, Measured]) -> dict[str, Any]:
+    """Return the record: the rates, the plan and its comparison with real steps."""
+    rates = _rates(options, {name: case.median for name, case in measured.items()})
+    plan = predict(rates, load, options.world)
+    shown = {name: value for name, value in asdict(rates).items() if value}
+    shown["plan"] = plan["images_per_s"]
     if "measured" in measured:
-        values["measured"] = measured["measured"].median
-    return {
-        "what": "plan",
-        "environment": environment(),
-        "settings": asdict(asked),
-        "results": [
-            {
-                "name": name,
-                "rate": round(value, 1),
-                "unit": UNITS.get(name, "images/s"),
-                "spread": round(measured[name].spread, 1) if name in measured else 0.0,
-                "rounds": len(measured[name].values) if name in measured else 0,
-            }
-            for name, value in values.items()
-        ],
-        "ratio": _off(asked, load, measured),
-        "load": asdict(load),
-        "plan": plan,
-        "says": says(plan, asked.world),
-    }
-
-
-UNITS = {"decode": "images/s", "views": "views/s", "step": "images/s", "link": "bytes/s"}
-HELP = {
-    "decode": "more loader_threads, nvJPEG, or smaller stored images help",
-    "views": "more loader_threads help",
-    "step": "more ranks help: the data keeps up",
-    "link": "a faster link, larger batches, or fewer ranks help",
-}
-
-
-def says(plan: Mapping[str, Any], world: int) -> str:
-    """Return the sentence that names the bottleneck."""
-    bound = plan["bound"]
-    share = plan["seconds"][bound] / plan["step_seconds"]
-    ranks = f"{world} ranks" if world > 1 else "one rank"
-    return (
-        f"With {ranks} the run is bound by the {bound} ({share:.0%} of a step of "
-        f"{1000 * plan['step_seconds']:.1f} ms) at {plan['images_per_s']:,.0f} images/s: "
-        f"{HELP[bound]}."
+        shown["measured"] = measured["measured"].median
+    results = []
+    for name, value in shown.items():
+        case = measured.get(name, Measured((value,), 0.0))
+        rounds = len(case.values) if name in measured else 0  # 0: given or planned
+        results.append(case.row(name, UNITS.get(name, "images/s"), rounds=rounds))
+    return make_record(
+        "plan",
+        asdict(options),
+        results,
+        compare(options, load, measured),
+        load=asdict(load),
+        plan=plan,
+        says=summarize(plan, options.world),
     )

@@ -1,165 +1,87 @@
-"""The rate of predict on files of photographs, against the loop that everybody writes first.
-
-The plain loop opens a picture with Pillow, puts it through torchvision's transforms and asks the
-model, one picture at a time, with the same weights and as many threads. Both must say the same.
-"""
+"""The rate of predictions on image files, with a model trained for a few steps."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import tempfile
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
+from pipelines.sources.open import open_source
 
-import fastssl
-from fastssl.errors import ConfigError, DataError
+from fastssl.config.resolve import load
+from fastssl.engine.launch import run_training
+from fastssl.errors import DataError
 from fastssl.inference.predictor import Predictor
-from fastssl.profiling.measure import Measured, environment, interleave
+from fastssl.profiling.measure import Measured, interleave, make_record, rate
+from fastssl.profiling.subjects import PredictOptions
+from pipelines.convert import Options as Conversion
+from pipelines.convert import convert
+from pipelines.sources.folder import OwnOptions
 from pipelines.sources.scan import Scan
 
 
-@dataclass(frozen=True)
-class Options:
-    """What can be asked of this measurement."""
-
-    folder: str | None = None
-    """Photographs in class folders."""
-    pictures: int = 1_000
-    """Files to predict, those of the folder again and again."""
-    size: int = 32
-    """Side of the pictures as the model sees them."""
-    model: str = "wrn-28-2"
-    """Network."""
-    steps: int = 20
-    """Training steps before; enough that answers differ from picture to picture."""
-    repetitions: int = 5
-    """Counted rounds; one more warms up."""
+def run(options: PredictOptions) -> dict[str, Any]:
+    """Measure our predictions; return the record."""
+    files = find_files(options)
+    with tempfile.TemporaryDirectory(prefix="fastssl-profile-") as folder:
+        model = train_model(options, Path(folder))
+        cases = {"fastssl": lambda: rate(lambda: len(predict_labels(model, files)))}
+        return record(options, interleave(cases, options.repetitions))
 
 
-def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """Measure; return the record."""
-    asked = _options({**(options or {}), **more})
-    assert asked.folder is not None
-    found = list(Scan(Path(asked.folder)).images())
+def find_files(options: PredictOptions) -> list[str]:
+    """Return `options.images` files; those of the folder are repeated."""
+    found = list(Scan(Path(options.folder)).pictures())
     if not found:
-        raise DataError(f"{asked.folder} holds no pictures", "give a folder that does")
-    files = [found[place % len(found)] for place in range(asked.pictures)]
-    with tempfile.TemporaryDirectory(prefix="fastssl-profile-") as name:
-        model = _train(asked, Path(name))
-        said: dict[str, list[str]] = {}
-        cases = {
-            "fastssl": _timed("fastssl", said, lambda: _ours(model, files)),
-            "plain loop": _timed("plain loop", said, lambda: _plain(model, files)),
-        }
-        measured = interleave(cases, asked.repetitions)
-    return _record(asked, measured, said, model)
+        raise DataError(f"{options.folder} holds no images", "give a folder that does")
+    return [found[index % len(found)] for index in range(options.images)]
 
 
-def _options(given: Mapping[str, Any]) -> Options:
-    known = {field.name for field in fields(Options)}
-    for name in given:
-        if name not in known:
-            raise ConfigError(
-                f"predict has no option {name!r}", f"take: {', '.join(sorted(known))}"
-            )
-    asked = Options(**given)
-    if asked.folder is None:
-        raise ConfigError("predict is measured on photographs", "give folder=FOLDER_OF_CLASSES")
-    if min(asked.pictures, asked.size, asked.steps, asked.repetitions) < 1:
-        raise ConfigError(
-            "predict is measured with positive numbers",
-            "type pictures=1000 size=32 steps=20 repetitions=5",
-        )
-    return asked
-
-
-def _train(asked: Options, folder: Path) -> Predictor:
-    """Train a little on the pictures themselves, quietly."""
-    settings: dict[str, Any] = {
-        "model": asked.model,
+def train_model(options: PredictOptions, folder: Path) -> Predictor:
+    """Convert the folder, train for a few steps without output, and open the model."""
+    store, run = folder / "store", folder / "run"
+    settings = {
+        "algorithm": "supervised",
+        "store": str(store),
+        "model": options.model,
         "labels": "all",
         "batch": 20,
-        "steps": asked.steps,
+        "steps": options.steps,
+        "eval_every": options.steps,
+        "eval_every_late": options.steps,
+        "tensorboard": False,
+        # so that a few steps are enough to predict several classes
+        "lr": 0.05,
+        "ema": 0.5,
+        "bn_momentum": 0.3,
     }
-    settings |= {"lr": 0.05, "ema": 0.5, "bn_momentum": 0.3, "tensorboard": False}
-    settings |= {"eval_every": asked.steps, "eval_every_late": asked.steps}
-    assert asked.folder is not None
     with contextlib.redirect_stderr(io.StringIO()):
-        fastssl.convert(asked.folder, folder / "store", size=asked.size, formats=("dali",))
-        settings["store"] = str(folder / "store")
-        fastssl.train("own", algorithm="supervised", out=folder / "run", **settings)
-    return fastssl.load(folder / "run")
+        source = open_source(options.folder, OwnOptions())
+        convert(source, store, Conversion(formats=("dali",), size=options.size))
+        run_training(load("own", settings), run, resume=False, dry_run=False)
+    return Predictor(run)
 
 
-def _timed(
-    name: str, said: dict[str, list[str]], work: Callable[[], list[str]]
-) -> Callable[[], float]:
-    def case() -> float:
-        started = time.perf_counter()
-        said[name] = work()
-        return len(said[name]) / (time.perf_counter() - started)
-
-    return case
+def predict_labels(model: Predictor, files: list[str]) -> list[str]:
+    """Return the predicted class of each file, as `fastssl predict` does."""
+    outputs = (one.logits for one in model.files(files))
+    return [model.prediction(row).label for row in outputs if row is not None]
 
 
-def _ours(model: Predictor, files: list[str]) -> list[str]:
-    answers = (one.logits for one in model.files(files))
-    return [model.prediction(row).label for row in answers if row is not None]
-
-
-@torch.inference_mode()
-def _plain(model: Predictor, files: list[str]) -> list[str]:
-    from torchvision import transforms
-
-    prepared = model.preprocessing
-    prepare = transforms.Compose(
-        [
-            transforms.Resize(prepared.stored, transforms.InterpolationMode.BICUBIC),
-            transforms.CenterCrop(prepared.stored),
-            transforms.ToTensor(),
-            transforms.Normalize(prepared.mean, prepared.std),
-        ]
-    )
-    answers = []
-    for path in files:
-        with Image.open(path) as picture:
-            images = prepare(picture.convert("RGB"))[None]
-        answers.append(model.classes[int(model.model(images).argmax())])
-    return answers
-
-
-def _record(
-    asked: Options, measured: Mapping[str, Measured], said: dict[str, list[str]], model: Predictor
-) -> dict[str, Any]:
-    pairs = list(zip(said["fastssl"], said["plain loop"], strict=True))
-    ours = measured["fastssl"].median
-    return {
-        "what": "predict",
-        "environment": environment(),
-        "settings": {
-            "pictures": asked.pictures,
-            "size": asked.size,
-            "model": asked.model,
+def record(options: PredictOptions, measured: Mapping[str, Measured]) -> dict[str, Any]:
+    """Return the record."""
+    return make_record(
+        "predict",
+        {
+            "images": options.images,
+            "size": options.size,
+            "model": options.model,
             "threads": torch.get_num_threads(),
         },
-        "results": [
-            {
-                "name": name,
-                "rate": round(case.median, 1),
-                "unit": "pictures/s",
-                "spread": round(case.spread, 1),
-                "busy": round(case.busy, 2),
-            }
-            for name, case in measured.items()
-        ],
-        "ratio": {"plain loop": round(ours / measured["plain loop"].median, 2)},
-        "same": sum(one == other for one, other in pairs) / len(pairs),
-        "labels": len(set(said["fastssl"])),
-    }
+        [case.row(name, "images/s", busy=round(case.busy, 2)) for name, case in measured.items()],
+        {},
+    )

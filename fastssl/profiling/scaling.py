@@ -1,8 +1,8 @@
-"""Weak scaling: images a second of one process and of several, one thread and one batch each.
+"""Weak scaling: images per second of one process and of several, with one thread and batch each.
 
-One torchrun starts the processes. In every round the first of them learns alone while the others
-wait, all learn without a word to each other (what the machine itself can give), and all learn
-together. Gains are taken round by round: whatever slows the machine for a while slows all three.
+One torchrun starts the processes. In every round the first process trains alone while the others
+wait, all train without communication (the limit of the machine itself), and all train together.
+Gains are computed round by round: if the machine is slow for a while, all three are slowed alike.
 """
 
 from __future__ import annotations
@@ -13,121 +13,78 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from fastssl.errors import ConfigError, ResourceError
-from fastssl.profiling.measure import Measured, environment
+from fastssl.errors import ResourceError
+from fastssl.profiling.measure import Measured, make_record
+from fastssl.profiling.subjects import ScalingOptions
 
 if TYPE_CHECKING:
     from fastssl.distributed.collectives import Ranks
 
 ALONE, APART, TOGETHER = "alone", "apart", "together"
-IMAGES = 5000  # that a curriculum marks
-WARMUP = 1  # rounds: DDP settles its buckets in the first steps
-PATIENCE = 300.0  # seconds beyond those asked for, to start and to end the last round
-GRACE = 45.0  # seconds in which torchrun ends its processes; after 30 it kills them
+IMAGES = 5000  # unlabeled images of the data set
+WARMUP = 1  # rounds: DDP rebuilds its buckets in the first steps
+PATIENCE = 300.0  # seconds beyond `options.seconds`, to start and to finish the last round
+GRACE = 45.0  # seconds in which torchrun ends its processes; it kills them after 30
 
-Rates = dict[str, list[float]]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What can be asked of this measurement."""
-
-    processes: int = 2
-    """Processes of the larger case."""
-    model: str = "wrn-28-2"
-    """Network."""
-    batch: int = 8
-    """Labelled images of one process."""
-    size: int = 32
-    """Pixels of a side."""
-    steps: int = 1
-    """Steps of one repetition."""
-    repetitions: int = 15
-    """Counted rounds; one more warms up."""
-    seconds: float = 150.0
-    """No round begins later than this; the first counted one always does."""
+Rates = dict[str, list[float]]  # images per second of each case, one number per round
 
 
-def run(options: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """Measure; return the record."""
-    given = {**(options or {}), **more}
-    known = {field.name for field in fields(Options)}
-    for name in given:
-        if name not in known:
-            raise ConfigError(
-                f"scaling has no option {name!r}", f"take: {', '.join(sorted(known))}"
-            )
-    asked = Options(**given)
-    if asked.processes < 2 or min(asked.steps, asked.repetitions) < 1:
-        raise ConfigError(
-            "scaling wants 2 processes, 1 step and 1 round at least",
-            "type processes=2 steps=1 repetitions=15",
-        )
-    return _record(asked, launch(asked))
-
-
-def _record(asked: Options, rates: Rates) -> dict[str, Any]:
-    several = f"{asked.processes} processes"
+def run(options: ScalingOptions) -> dict[str, Any]:
+    """Measure one process and several; return the record."""
+    rates = launch(options)
+    several = f"{options.processes} processes"
     names = {ALONE: "1 process", APART: f"{several} that never talk", TOGETHER: several}
     gain = {name: _gain(rates[name], rates[ALONE]) for name in (TOGETHER, APART)}
-    measured = {name: Measured(tuple(rates[name]), 0.0) for name in names}
-    return {
-        "what": "scaling",
-        "environment": environment(),
-        "settings": asdict(asked),
-        "results": [
-            {
-                "name": names[name],
-                "rate": round(case.median, 2),
-                "unit": "images/s",
-                "spread": round(case.spread, 2),
-                "rounds": len(case.values),
-            }
-            for name, case in measured.items()
-        ],
-        "ratio": {"processes": round(gain[TOGETHER], 3), "apart": round(gain[APART], 3)},
-        "says": (
-            f"{several} learn {gain[TOGETHER]:.2f} times the images of one; without a word to "
-            f"each other, as far as this machine goes, they learn {gain[APART]:.2f} times."
+    results = [
+        Measured(tuple(rates[name]), 0.0).row(label, "images/s", 2, rounds=len(rates[name]))
+        for name, label in names.items()
+    ]
+    return make_record(
+        "scaling",
+        asdict(options),
+        results,
+        {"processes": round(gain[TOGETHER], 3), "apart": round(gain[APART], 3)},
+        says=(
+            f"{several} train on {gain[TOGETHER]:.2f} times the images of one; without "
+            f"communication, which is the limit of this machine, on {gain[APART]:.2f} times."
         ),
-    }
+    )
 
 
 def _gain(several: list[float], one: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(several, one, strict=True))
 
 
-def launch(asked: Options) -> Rates:
-    """Start the processes; return images a second of every case, a number a round."""
-    words = json.dumps(asdict(asked))
+def launch(options: ScalingOptions) -> Rates:
+    """Start the processes and return what they measured."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    program = [f"--nproc-per-node={asked.processes}", "-m", "fastssl.profiling.scaling", words]
+    torchrun += [f"--nproc-per-node={options.processes}"]
+    program = ["-m", "fastssl.profiling.scaling", json.dumps(asdict(options))]
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         [*torchrun, *program], env={**os.environ, **threads}, stdout=pipe, stderr=pipe, text=True
     )
     try:
-        out, told = process.communicate(timeout=asked.seconds + PATIENCE)
+        out, errors = process.communicate(timeout=options.seconds + PATIENCE)
     except subprocess.TimeoutExpired as error:
         raise ResourceError(
-            f"scaling did not end within {asked.seconds + PATIENCE:.0f} s",
-            "take a smaller batch or fewer steps, or give it more by seconds=600",
+            f"scaling did not end within {options.seconds + PATIENCE:.0f} s",
+            "use a smaller batch or fewer steps, or allow more time with --seconds 600",
         ) from error
     finally:
-        _end(process)
+        _terminate(process)
     if process.returncode:
-        raise ResourceError("torchrun failed", told.strip()[-300:] or "no message")
-    found: Rates = json.loads(out.strip().splitlines()[-1])
-    return found
+        raise ResourceError("torchrun failed", errors.strip()[-300:] or "no message")
+    rates: Rates = json.loads(out.strip().splitlines()[-1])
+    return rates
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End torchrun so that it takes its processes along: they would outlive it if it was killed."""
+def _terminate(process: subprocess.Popen[str]) -> None:
+    """End torchrun with SIGTERM, so that it ends its processes; they would survive SIGKILL."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -136,8 +93,8 @@ def _end(process: subprocess.Popen[str]) -> None:
             process.kill()
 
 
-def main(asked: Options) -> None:
-    """Measure in one process of torchrun; rank 0 prints."""
+def main(options: ScalingOptions) -> None:
+    """Measure in one process of torchrun; rank 0 prints the rates."""
     import torch
 
     from fastssl.distributed.process_group import joined
@@ -146,43 +103,43 @@ def main(asked: Options) -> None:
     torch.set_num_threads(1)
     host_memory.keep()  # as in a training
     with joined() as group:
-        # The runs must be gone when the group is left, so they are built in a function.
-        rates = measure(asked, group.ranks)
+        # The learners hold DDP wrappers, which must be gone when the group is destroyed. They are
+        # local variables of `measure` for that reason.
+        rates = measure(options, group.ranks)
         if group.ranks.rank == 0:
             print(json.dumps(rates), flush=True)
 
 
-def measure(asked: Options, ranks: Ranks) -> Rates:
-    """Measure as one rank; return images a second of every case, a number a round."""
-    import torch
-
-    from fastssl.engine.loop import train_step
-    from fastssl.profiling.parts import RATIO, make_batch, make_run
+def measure(options: ScalingOptions, ranks: Ranks) -> Rates:
+    """Measure as one rank; return images per second of every case and round."""
+    from fastssl.profiling.step_timing import time_steps
+    from fastssl.profiling.synthetic import RATIO, make_batch, synthetic_learner
 
     began = time.monotonic()
-    progress = torch.zeros(())
-    shape = asked.batch, asked.size, IMAGES
-    silent, own = make_run(asked.model, *shape), make_batch(*shape, ranks.rank)
-    talking = make_run(asked.model, *shape, ranks=ranks), make_batch(*shape, 0, ranks=ranks)
-    cases = {ALONE: (silent, own), APART: (silent, own), TOGETHER: talking}
+    shape = options.batch, options.size, IMAGES
+    single = synthetic_learner(options.model, *shape), make_batch(*shape, ranks.rank)
+    joint = (
+        synthetic_learner(options.model, *shape, ranks=ranks),
+        make_batch(*shape, 0, ranks=ranks),
+    )
+    cases = {ALONE: single, APART: single, TOGETHER: joint}
     rates: Rates = {name: [] for name in cases}
-    for turn in range(WARMUP + asked.repetitions):
-        late = ranks.max(int(time.monotonic() - began > asked.seconds))
+    images = (1 + RATIO) * options.batch
+    for turn in range(WARMUP + options.repetitions):
+        # All ranks must agree to stop: the next collective would hang otherwise.
+        late = ranks.max(int(time.monotonic() - began > options.seconds))
         if late and turn > WARMUP:
             break
         for name in list(cases)[:: -1 if turn % 2 else 1]:
-            run, images = cases[name]
+            learner, batch = cases[name]
             works = name != ALONE or ranks.rank == 0
-            ranks.max(0)  # the others wait, at no cost, while the first is alone
-            started = time.perf_counter()
-            for step in range(asked.steps if works else 0):
-                train_step(run, images, step, progress)
-            spent = ranks.max(int(1e6 * (time.perf_counter() - started))) / 1e6
+            ranks.max(0)  # a barrier: the other ranks wait without using a core
+            seconds = time_steps(learner, [batch] * options.steps) if works else 0.0
+            slowest = ranks.max(int(1e6 * seconds)) / 1e6
             if turn >= WARMUP:
-                learnt = (1 + RATIO) * asked.batch * asked.steps
-                rates[name].append(learnt * (1 if name == ALONE else ranks.world) / spent)
+                rates[name].append(images * (1 if name == ALONE else ranks.world) / slowest)
     return rates
 
 
 if __name__ == "__main__":
-    main(Options(**json.loads(sys.argv[1])))
+    main(ScalingOptions(**json.loads(sys.argv[1])))

@@ -1,7 +1,7 @@
-"""What the data costs a training: time spent waiting, and what the loader takes from the model.
+"""What the data pipeline costs a training: time spent waiting, and slower steps.
 
-Every reader feeds the same model, and a constant batch that costs nothing is the measure: steps
-with each of them are taken in turn, in one run.
+Every reader feeds the same model. A constant batch that costs nothing is the baseline; steps with
+each source of batches are interleaved in one run.
 """
 
 from __future__ import annotations
@@ -9,120 +9,99 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from typing import Any
 
-import torch
-
 from fastssl.config.resolve import load
 from fastssl.engine import devices
-from fastssl.engine.build import Run, assemble
+from fastssl.engine.build import Learner, Run, assemble
 from fastssl.engine.build_data import make_data, view_recipes
-from fastssl.engine.loop import train_step
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.snapshot import snapshot
-from fastssl.profiling.measure import Measured, environment, interleave
+from fastssl.profiling.measure import Case, Measured, interleave, make_record
+from fastssl.profiling.step_timing import time_steps
+from fastssl.profiling.subjects import TrainOptions
 from pipelines.loader.batch import Batch
 from pipelines.loader.loader import Loader
 from pipelines.readers import READERS
 
 CONSTANT, CHECKPOINT = "constant batch", "checkpoint"
-FEW_BUSY = 0.75  # of the threads, below which the model leaves cores idle
-MOST_WAITING = 0.02  # of the time, before a sentence says what to change
-
-
-@dataclass(frozen=True)
-class Options:
-    """What can be asked of this measurement."""
-
-    config: str = "cifar10"
-    """A configuration, by name or path."""
-    overrides: Sequence[str] = ()
-    """`key=value` words."""
-    readers: tuple[str, ...] = ("resident", "ffcv", "dali")
-    """Readers, by name; one that is not installed is left out."""
-    steps: int = 2
-    """Steps of one repetition."""
-    repetitions: int = 5
-    """Counted rounds; one more warms up."""
+FEW_BUSY = 0.75  # share of the threads below which the model leaves cores idle
+MAX_WAIT = 0.02  # share of the time above which the summary names a key to change
 
 
 @dataclass
-class Feeding:
-    """Steps fed by one source of batches.
+class FedSteps:
+    """A case: training steps fed by one source of batches.
 
-    A repetition begins with one batch taken and none made ahead, and one more is made for every
-    step: what a loader prepared in somebody else's time would hide that it is slow.
+    Each repetition opens the source again, so that batches made ahead while another case was
+    measured do not hide a slow loader. The first step of a repetition is not counted: from then
+    on, one batch is made per step, as in a long training.
     """
 
-    run: Run
-    feed: Callable[[int, int], Iterator[Batch]]  # the batches from one step up to another
+    learner: Learner
+    source: Callable[[int, int], Iterator[Batch]]  # the batches of the steps [first, last)
     steps: int
-    loader: Loader | None = None  # whose waiting counts
+    loader: Loader | None = None  # whose waiting time counts; None for the constant batch
     shares: list[float] = field(default_factory=list)
     done: int = 0
+    waited: float = 0.0  # the loader's waiting time when counting started
 
     def __call__(self) -> float:
-        """Take some steps; return seconds a step."""
-        progress = torch.zeros((), device=self.run.learner.device.device)
-        batches = self.feed(self.done, self.done + self.steps + 1)
-        batch = next(batches)
-        started, waited = time.perf_counter(), self.waited
-        for _ in range(self.steps):
-            train_step(self.run.learner, batch, self.done, progress)
-            batch = next(batches)
-            self.done += 1
-        if self.run.learner.device.device.type == "cuda":
-            torch.cuda.synchronize()
-        passed = time.perf_counter() - started
-        self.shares.append((self.waited - waited) / passed)
-        next(batches, None)  # that was the last: the loader's thread ends
-        return passed / self.steps
+        """Run some steps; return seconds per step."""
+        first, self.done = self.done, self.done + self.steps + 1
+        batches = self.source(first, self.done)
+        seconds = time_steps(self.learner, self._after_first(batches), warmup=1)
+        waited = self.loader.waited - self.waited if self.loader else 0.0
+        self.shares.append(waited / (seconds * self.steps))
+        return seconds
 
-    @property
-    def waited(self) -> float:
-        """Seconds spent waiting so far."""
-        return self.loader.waited if self.loader else 0.0
+    def _after_first(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield all batches; note the waiting time before the second one."""
+        yield next(batches)
+        self.waited = self.loader.waited if self.loader else 0.0
+        yield from batches
 
     @property
     def share(self) -> float:
-        """The share of the time spent waiting, the warm-up left out."""
+        """The share of the time spent waiting for data, without the warm-up round."""
         return statistics.median(self.shares[1:] or self.shares)
 
 
-def run(config: str = "cifar10", overrides: Sequence[str] = (), **options: Any) -> dict[str, Any]:
-    """Measure; return the record."""
-    asked = Options(config, tuple(overrides), **options)
-    resolved = load(asked.config, list(asked.overrides))
-    device = devices.choose(resolved.config)
-    base = assemble(resolved, device)
+def run(options: TrainOptions) -> dict[str, Any]:
+    """Measure training with each reader; return the record."""
+    resolved = load(options.config, list(options.overrides))
+    base = assemble(resolved, devices.choose(resolved.config))
     base.learner.student.train()
-    names = [name for name in asked.readers if READERS[name].installed]
+    names = [name for name in options.readers if READERS[name].installed]
     loaders = {name: open_loader(base, name) for name in names}
     try:
+        # A copy, because the loader reuses its buffers.
         constant = copy.deepcopy(base.data.loader.batch(0))
-        cases = {CONSTANT: Feeding(base, lambda a, b: repeat(constant, b - a), asked.steps)}
+        fed = {
+            CONSTANT: FedSteps(base.learner, lambda a, b: repeat(constant, b - a), options.steps)
+        }
         for name, loader in loaders.items():
-            cases[name] = Feeding(base, loader.iterate, asked.steps, loader)
-        work: dict[str, Callable[[], float]] = {**cases, CHECKPOINT: lambda: snap(base)}
-        measured = interleave(work, asked.repetitions)
+            fed[name] = FedSteps(base.learner, loader.iterate, options.steps, loader)
+        cases: dict[str, Case] = {**fed, CHECKPOINT: lambda: time_snapshot(base)}
+        measured = interleave(cases, options.repetitions)
     finally:
         for loader in (base.data.loader, *loaders.values()):
             loader.close()
-    return record(asked, base, measured, {name: cases[name].share for name in names})
+    return record(options, base, measured, {name: fed[name].share for name in names})
 
 
-def snap(base: Run) -> float:
-    """Take a checkpoint's part of the training thread; return its seconds a step."""
+def time_snapshot(base: Run) -> float:
+    """Return the seconds that a checkpoint takes from the training thread, per step."""
     started = time.perf_counter()
     snapshot(*base, TrainingProgress(), base.learner.quality.sums)
     return (time.perf_counter() - started) / base.learner.resolved.config.checkpoint_every
 
 
 def open_loader(base: Run, reader: str) -> Loader:
-    """Open a loader like a run's own, with another reader."""
+    """Open a loader like the run's own, with another reader."""
     split, order = make_data(base.learner.resolved, base.data.store, 1)
     return Loader(
         base.data.store,
@@ -138,61 +117,63 @@ def open_loader(base: Run, reader: str) -> Loader:
 
 
 def record(
-    asked: Options, base: Run, measured: Mapping[str, Measured], shares: Mapping[str, float]
+    options: TrainOptions, base: Run, measured: Mapping[str, Measured], shares: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Put the record together; a ratio is the time with a reader over that without one.
+    """Return the record; a ratio is the time with a reader over that with the constant batch.
 
-    That of the checkpoint is what it takes from the training thread, spread over the steps
-    between two of them.
+    The ratio of the checkpoint is its time in the training thread, spread over the steps between
+    two checkpoints.
     """
     config = base.learner.resolved.config
-    free = measured[CONSTANT].median
-    ratio = {name: measured[name].median / free for name in (*shares, CHECKPOINT)}
-    return {
-        "what": "train",
-        "environment": environment(),
-        "settings": {
-            **asdict(asked),
+    baseline = measured[CONSTANT].median
+
+    def digits(name: str) -> int:
+        return 9 if name == CHECKPOINT else 4  # a checkpoint costs microseconds per step
+
+    return make_record(
+        "train",
+        {
+            **asdict(options),
             "algorithm": base.learner.algorithm.name,
             "model": config.model,
             "batch": config.batch,
             "threads": base.learner.device.threads,
             "loader_threads": base.learner.device.loader_threads,
         },
-        "results": [
-            {
-                "name": name,
-                "rate": round(case.median, 9 if name == CHECKPOINT else 4),
-                "unit": "seconds/step",
-                "spread": round(case.spread, 9 if name == CHECKPOINT else 4),
-                "cpu_seconds": round(case.busy * case.median, 4),
-                "data_wait": round(shares.get(name, 0.0), 5),
-            }
+        [
+            case.row(
+                name,
+                "seconds/step",
+                digits(name),
+                cpu_seconds=round(case.busy * case.median, 4),
+                data_wait=round(shares.get(name, 0.0), 5),
+            )
             for name, case in measured.items()
         ],
-        "ratio": {
-            name: round(value, 9 if name == CHECKPOINT else 4) for name, value in ratio.items()
+        {
+            name: round(measured[name].median / baseline, digits(name))
+            for name in (*shares, CHECKPOINT)
         },
-        "data_wait": {name: round(share, 5) for name, share in shares.items()},
-        "says": sentence(shares) + idle(measured[CONSTANT].busy, base.learner.device.threads),
-    }
+        data_wait={name: round(share, 5) for name, share in shares.items()},
+        says=bottleneck(shares) + idle_cores(measured[CONSTANT].busy, base.learner.device.threads),
+    )
 
 
-def sentence(shares: Mapping[str, float]) -> str:
-    """Say where the bottleneck is, and which key to change."""
-    slow = [name for name, share in shares.items() if share > MOST_WAITING]
+def bottleneck(shares: Mapping[str, float]) -> str:
+    """Return a sentence that names the bottleneck and the key to change."""
+    slow = [name for name, share in shares.items() if share > MAX_WAIT]
     if not slow:
-        return "The model is the bottleneck: with no reader does it wait for data."
+        return "The model is the bottleneck: it waits for data with none of the readers."
     fast = [name for name in shares if name not in slow]
-    other = f"take reader={fast[0]}, or more loader_threads" if fast else "take more loader_threads"
-    return f"The model waits for data with {', '.join(slow)}: {other}."
+    fix = f"use reader={fast[0]}, or more loader_threads" if fast else "use more loader_threads"
+    return f"The model waits for data with {', '.join(slow)}: {fix}."
 
 
-def idle(busy: float, threads: int) -> str:
-    """Say it if the step itself leaves cores idle: then rates here are not the machine's limit."""
+def idle_cores(busy: float, threads: int) -> str:
+    """Return a sentence if the step itself leaves cores idle, else nothing."""
     if busy >= FEW_BUSY * threads:
         return ""
     return (
         f" The constant batch keeps {busy:.1f} of {threads} threads busy: other work shares the "
-        "cores, or the batch is too small; measure on an idle machine, or type batch=64."
+        "cores, or the batch is too small; measure on an idle machine, or use batch=64."
     )

@@ -6,7 +6,7 @@ import torch
 
 from fastssl.algorithms import ALGORITHMS
 from fastssl.engine.loop import train_step
-from fastssl.profiling.parts import make_batch, make_run
+from fastssl.profiling.synthetic import make_batch, synthetic_learner
 from tests import ranked, runs
 
 pytestmark = [
@@ -18,7 +18,7 @@ several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GP
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_a_whole_step_never_waits(name):
-    run = make_run("wrn-10-1", 4, 32, 100, algorithm=name, device="cuda")
+    run = synthetic_learner("wrn-10-1", 4, 32, 100, algorithm=name, device="cuda")
     views = tuple(ALGORITHMS[name].views)
     batches = [make_batch(4, 32, 100, seed, "cuda", views=views) for seed in range(3)]
     progress = torch.zeros((), device="cuda")
@@ -75,7 +75,7 @@ def test_a_compiled_step_computes_what_is_written():
 
     told, found = [], []
     for compiled in (False, True):
-        run = make_run("wrn-10-1", 4, 32, 100, device="cuda")
+        run = synthetic_learner("wrn-10-1", 4, 32, 100, device="cuda")
         if compiled:
             run.step = Compiled(run.algorithm.step, "step", 1, told.append)
         progress = torch.zeros((), device="cuda")

@@ -115,7 +115,7 @@ def test_config_prints_values_origins_and_sentences_as_json():
         (["train", "steps=3", "digits"], 2, "digits steps=3"),
         (["convert", "digits", "out", "--size", "ten"], 2, "--size"),
         (["views", "own"], 2, "store=FOLDER"),
-        (["profile", "vews"], 2, "did you mean views?"),
+        (["profile", "vews"], 2, "Did you mean 'views'?"),
         (["train", "cifar10", "threads=1"], 3, "fastssl convert cifar10"),
         (["eval", "nowhere"], 3, "is not the folder of a run"),
         (["train", "digits", "device=cuda"], 5, "no such GPU"),

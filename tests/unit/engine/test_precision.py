@@ -12,7 +12,7 @@ from fastssl.config.resolve import load
 from fastssl.engine import devices
 from fastssl.engine.loop import train_step
 from fastssl.errors import ConfigError
-from fastssl.profiling.parts import make_batch, make_run
+from fastssl.profiling.synthetic import make_batch, synthetic_learner
 from tests import runs
 
 LAYERS = (nn.Conv2d, nn.BatchNorm2d)
@@ -36,7 +36,7 @@ def watch(model, seen):
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_no_layer_gets_an_activation_in_nchw(name):
-    run = make_run("wrn-10-1", 2, 8, 40, algorithm=name)
+    run = synthetic_learner("wrn-10-1", 2, 8, 40, algorithm=name)
     seen = []
     watch(run.model, seen)
     watch(run.ema.model, seen)

@@ -2,45 +2,47 @@
 
 import json
 import subprocess
-from importlib import import_module
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from fastssl.cli.command import app
+from fastssl.profiling.subjects import parse_options
 from tests.rules.test_records import tool
+from tools.profile_throughput import pairs
 
 program = tool("gpu_acceptance")
 
 
-def test_a_machine_without_a_gpu_is_told(monkeypatch, capsys):
+def test_a_machine_without_a_gpu_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("sys.argv", ["gpu_acceptance.py"])
     assert program.main() == 5
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 2 and "no GPU" in told[0] and "fix:" in told[1]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and "no GPU" in lines[0] and "fix:" in lines[1]
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_the_command_takes_every_profile(quick, monkeypatch, tmp_path):
+def test_the_options_of_every_profile_are_accepted(quick, monkeypatch, tmp_path):
     monkeypatch.setenv("FASTSSL_DATA", str(tmp_path))
-    asked = []
     wanted = program.profiles(quick, tmp_path)
-    for subject, words in wanted:
-        module = import_module(f"fastssl.profiling.{subject}")
-        monkeypatch.setattr(module, "run", lambda **given: asked.append(given) or {"results": []})
-        done = CliRunner().invoke(app, ["profile", subject, *words, "--json"])
-        assert done.exit_code == 0, done.output
-    assert {subject for subject, _ in wanted} == {"views", "step", "cpl", "train", "photos"}
-    assert [given.get("device") for given in asked[:4]] == ["cuda"] * 4
-    assert asked[4]["config"] == "digits"  # CIFAR-10 is not converted there
-    assert [given.get("repetitions") for given in asked] == [2 if quick else None] * 6
+    given = [parse_options(subject, pairs(options)) for subject, options in wanted]
+    assert [subject for subject, _ in wanted] == [
+        "views",
+        "views",
+        "step",
+        "cpl",
+        "train",
+        "photos",
+    ]
+    assert [options.device for options in given[:4]] == ["cuda"] * 4
+    assert given[2].compiled and given[2].batch == 64
+    assert given[4].config == "digits"  # CIFAR-10 is not converted there
+    assert all((options.repetitions == 2) == quick for options in given)
 
 
 @pytest.mark.parametrize(("broken", "code"), [((), 0), (("cpl",), 1)])
 def test_one_record_holds_everything(broken, code, monkeypatch, tmp_path):
-    def profile(subject, words):
+    def profile(subject, options):
         if subject in broken:
             return {"what": subject, "failed": "no memory"}
         rows = [{"name": "fastssl", "rate": 2.0, "unit": "images/s", "spread": 0.1}]
@@ -51,7 +53,7 @@ def test_one_record_holds_everything(broken, code, monkeypatch, tmp_path):
     monkeypatch.setattr(program, "run_tests", lambda: outcome)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda place: f"GPU {place}")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
     monkeypatch.setattr("sys.argv", ["gpu_acceptance.py", "--quick", "--out", str(tmp_path)])
     assert program.main() == code
     record = json.loads((tmp_path / "gpu-acceptance.json").read_text())

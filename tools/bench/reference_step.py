@@ -1,7 +1,7 @@
-"""A training step of FlexMatch as public code writes it: the measure of ours.
+"""A training step of FlexMatch as public code writes it.
 
-Eager, NCHW, an average kept tensor by tensor, thresholds from a recount of all marks in Python.
-It computes the same loss, and is checked to.
+Eager, NCHW, an EMA updated tensor by tensor, and thresholds from a count of all pseudo-labels in
+Python. It computes the same loss as our step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipelines.loader.batch import Batch
 
 
 class Reference:
-    """Model, optimizer, averaged weights and marks, the plain way."""
+    """Model, optimizer, EMA weights and the pseudo-label of every image (-1: none yet)."""
 
     def __init__(self, model: nn.Module, images: int, classes: int, threshold: float) -> None:
         self.model = model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
@@ -39,15 +39,15 @@ class Reference:
         self.images, self.classes, self.threshold = images, classes, threshold
 
     def step(self, batch: Batch) -> Tensor:
-        """Take one step; return the loss."""
+        """Run one step; return the loss."""
         inputs = torch.cat([batch.images, batch.views["weak"], batch.views["strong"]])
         logits = self.model(inputs.contiguous())
         labeled = len(batch.labels)
         own, (weak, strong) = logits[:labeled], logits[labeled:].chunk(2)
         confidence, pseudo_label = weak.detach().softmax(dim=-1).max(dim=-1)
         used = confidence >= self.thresholds()[pseudo_label]
-        sure = confidence >= self.threshold
-        self.marks[batch.position[sure]] = pseudo_label[sure]
+        confident = confidence >= self.threshold
+        self.marks[batch.position[confident]] = pseudo_label[confident]
         each = F.cross_entropy(strong, pseudo_label, reduction="none")
         loss: Tensor = F.cross_entropy(own, batch.labels) + (each * used.to(each.dtype)).mean()
         self.model.zero_grad()
@@ -59,7 +59,7 @@ class Reference:
         return loss.detach()
 
     def thresholds(self) -> Tensor:
-        """Recount all marks, as published code does in every step."""
+        """Return the threshold of each class from a count of all pseudo-labels."""
         counts = Counter(self.marks.tolist())
         levels = torch.zeros(self.classes)
         most = max(counts.values())
@@ -71,5 +71,5 @@ class Reference:
 
 
 def _unused(block: Block, inputs: tuple[Tensor, ...]) -> None:
-    """Normalise and activate what nobody reads, as the published network does."""
+    """Compute BatchNorm and activation whose output is unused, as the published network does."""
     block.act(block.bn1(inputs[0]))

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and how near its arithmetic is to what the machine can do."""
+"""Which operators take the time of a step, and how fast its convolutions are."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-Profile = list[dict[str, Any]]  # operations, the longest first
-SIDE = 2048  # of the matrices that are multiplied for comparison
+Profile = list[dict[str, Any]]  # operators, the slowest first
+SIDE = 2048  # height and width of the matrices of the comparison product
 
 
-def where_time_goes(case: Callable[[], float], most: int = 12) -> Profile:
-    """Profile a case once; return the operations that take most, with their share and time."""
+def profile_operators(case: Callable[[], float], most: int = 12) -> Profile:
+    """Profile a case once; return the operators that take most of its time."""
     from torch.profiler import ProfilerActivity, profile
 
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes of GPUs that are not there
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it warns of missing GPUs
     case()
     with profile(activities=[ProfilerActivity.CPU]) as found:
         case()
@@ -37,8 +37,8 @@ def where_time_goes(case: Callable[[], float], most: int = 12) -> Profile:
     ]
 
 
-def arithmetic(case: Callable[[], float], profiles: Mapping[str, Profile]) -> dict[str, float]:
-    """Return 10^9 operations a second: in the convolutions of each profile, and in a product."""
+def gflops(case: Callable[[], float], profiles: Mapping[str, Profile]) -> dict[str, float]:
+    """Return GFLOP/s: of the convolutions of each profile, and of a matrix product."""
     with FlopCounterMode(display=False) as counter:
         case()
     counts = counter.get_flop_counts()["Global"]
@@ -48,7 +48,7 @@ def arithmetic(case: Callable[[], float], profiles: Mapping[str, Profile]) -> di
 
 
 def product() -> float:
-    """Return 10^9 operations a second of a product of two large matrices."""
+    """Return GFLOP/s of a product of two large matrices."""
     left, right = torch.rand(2, SIDE, SIDE)
     times = []
     for _ in range(7):
@@ -59,25 +59,22 @@ def product() -> float:
 
 
 def convolutions(rows: Profile, of: str = "share") -> float:
-    """Return the share, or the ms, of the convolutions."""
+    """Return the share, or the milliseconds, of the convolutions."""
     return float(sum(row[of] for row in rows if "conv" in row["name"]))
 
 
-def says(profiles: Mapping[str, Profile], rates: Mapping[str, float]) -> str:
-    """Say what the time goes to, and what makes the two ways differ."""
-    mine = profiles["fastssl"]
-    told = f"Convolutions take {convolutions(mine):.0%} of the time"
-    if not rates:
-        return f"{told}: the arithmetic of the network is the limit."
+def summarize(profiles: Mapping[str, Profile], rates: Mapping[str, float]) -> str:
+    """Return a sentence on what takes the time, and where the two steps differ."""
     parts = []
     for rows in profiles.values():
         heavy = convolutions(rows, "ms")
         parts.append((heavy, sum(row["ms"] for row in rows) - heavy))
     (heavy, rest), (their_heavy, their_rest) = parts
     return (
-        f"{told}, at {rates['fastssl']:.0f} GFLOP/s, where a product of large matrices reaches "
+        f"Convolutions take {convolutions(profiles['fastssl']):.0%} of the time, at "
+        f"{rates['fastssl']:.0f} GFLOP/s, where a product of large matrices reaches "
         f"{rates['product']:.0f} on this machine: its arithmetic is the limit. The reference "
         f"spends {their_heavy:.1f} ms in them ({rates['reference']:.0f} GFLOP/s) and "
-        f"{their_rest:.1f} ms in its other large operations, where ours spends {heavy:.1f} and "
+        f"{their_rest:.1f} ms in its other large operators, where ours spends {heavy:.1f} and "
         f"{rest:.1f}."
     )

@@ -1,48 +1,33 @@
-"""What others would use for the same views: Pillow or torchvision in a DataLoader.
+"""Peers of the views: Pillow and torchvision in a DataLoader, DALI and FFCV.
 
-A peer is given the images once. `epoch` makes one weak and one strong view of each, as normalised
-float batches, and returns how many views that were; it begins and ends with nothing under way, so
-that no peer works in another's time.
+A peer gets the images once. `epoch` makes one weak and one strong view of each image, as normalized
+float batches, and returns the number of views. It starts and ends without pending work, so that
+no peer works while another one is measured.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
-import numpy as np
-
+from fastssl.profiling.views import Work
 from pipelines.registry import Registry
-
-Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Work:
-    """The views that all peers are asked for."""
-
-    images: Array  # uint8 [n, H, W, 3]
-    size: int
-    batch: int
-    padding: int
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+from tools.bench.view_peers_native import Dali, Ffcv
 
 
 class Peer(Protocol):
-    """Something that makes views."""
+    """Makes views."""
 
     def epoch(self) -> int:
-        """Make the views of every image; return how many they were."""
+        """Make the views of every image; return the number of views."""
 
     def close(self) -> None:
-        """End its threads and processes."""
+        """End threads and processes."""
 
 
-PEERS: Registry[Callable[[Work, int], Peer]] = Registry("peer")  # of work and threads
+PEERS: Registry[Callable[[Work, int], Peer]] = Registry("peer")  # (work, threads) -> peer
 
 
 class Loading:
@@ -171,19 +156,7 @@ def _torchvision(work: Work, threads: int) -> Peer:
     return Loading(TorchvisionViews(work), work, threads, most=6)
 
 
-def _dali(work: Work, threads: int) -> Peer:
-    from fastssl.profiling.peers_native import Dali
-
-    return Dali(work, threads)
-
-
-def _ffcv(work: Work, threads: int) -> Peer:
-    from fastssl.profiling.peers_native import Ffcv
-
-    return Ffcv(work, threads)
-
-
 PEERS.add("pil", _pil)
 PEERS.add("torchvision", _torchvision)
-PEERS.add("dali", _dali)
-PEERS.add("ffcv", _ffcv)
+PEERS.add("dali", Dali)
+PEERS.add("ffcv", Ffcv)

@@ -1,4 +1,4 @@
-"""The peers with engines of their own: DALI and FFCV."""
+"""The peers with native engines: DALI and FFCV."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fastssl.profiling.peers import Work
+from fastssl.profiling.views import Work
 from pipelines.errors import ResourceError
 from pipelines.ffcv_compat import import_ffcv
 
@@ -21,7 +21,7 @@ FILL = (125, 123, 114)
 
 
 class Dali:
-    """DALI on the CPU: its own RandAugment of three ops, an erasure, flip, shift and normalise."""
+    """DALI on the CPU: its own RandAugment of three ops, an erasure, flip, shift, normalize."""
 
     def __init__(self, work: Work, threads: int) -> None:
         try:
@@ -54,7 +54,7 @@ class Dali:
             made += np.asarray(weak.as_array()).shape[0] + np.asarray(strong.as_array()).shape[0]
 
     def close(self) -> None:
-        """Forget the pipeline; its threads end with it."""
+        """Delete the pipeline; its threads end with it."""
         del self._pipeline
 
 
@@ -136,11 +136,11 @@ def _write_beton(file: Path, work: Work) -> None:
             return len(work.images)
 
         def __getitem__(self, index: int) -> tuple[Array]:
-            # FFCV can't cut a piece out without resizing it: it gets images of the view's size.
+            # FFCV cannot crop without resizing, so it gets images of the size of the view.
             return (np.ascontiguousarray(work.images[index, : work.size, : work.size]),)
 
     writer = DatasetWriter(str(file), {"image": RGBImageField(write_mode="raw")}, num_workers=1)
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # its bar
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # its progress bar
         writer.from_indexed_dataset(Images())
 
 

@@ -1,8 +1,6 @@
-"""A run without data: everything that a step needs, on random images that are already views."""
+"""A learner and batches without a data set: random images stand for views."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,7 +16,7 @@ from pipelines.loader.batch import Batch
 RATIO, CLASSES = 7, 10
 
 
-def make_run(
+def synthetic_learner(
     model: str,
     batch: int,
     size: int,
@@ -30,11 +28,11 @@ def make_run(
     double: bool = False,
     ranks: Ranks | None = None,
 ) -> Learner:
-    """Build a learner with the settings of CIFAR-10 and no store."""
-    words = [f"model={model}", f"batch={batch}", f"ratio={RATIO}", f"algorithm={algorithm}"]
+    """Build a learner with the settings of CIFAR-10."""
+    overrides = [f"model={model}", f"batch={batch}", f"ratio={RATIO}", f"algorithm={algorithm}"]
     if forward != "together":
-        words.append(f"algo.forward={forward}")
-    resolved = load("cifar10", [*words, f"device={device}"])
+        overrides.append(f"algo.forward={forward}")
+    resolved = load("cifar10", [*overrides, f"device={device}"])
     ranks = ranks or SingleRank()
     where = devices.choose_device(device, 0)
     chosen = devices.Device(
@@ -58,26 +56,20 @@ def make_batch(
     ranks: Ranks | None = None,
     views: tuple[str, ...] = ("weak", "strong"),
 ) -> Batch:
-    """Draw one rank's batch: `batch` labelled images and seven times as many unlabelled ones."""
+    """Return one rank's random batch: `batch` labeled images and 7 times as many unlabeled ones."""
     ranks = ranks or SingleRank()
     source = torch.Generator().manual_seed(seed)
     global_positions = torch.randperm(images, generator=source)[: RATIO * batch * ranks.world]
 
-    def pictures(count: int) -> Tensor:
-        drawn = torch.randn(count, size, size, 3, generator=source)
-        return drawn.permute(0, 3, 1, 2).to(device)
+    def random_images(count: int) -> Tensor:
+        # [n, 3, H, W] in channels-last memory format, as the loader delivers it
+        return torch.randn(count, size, size, 3, generator=source).permute(0, 3, 1, 2).to(device)
 
     return Batch(
-        images=pictures(batch),
+        images=random_images(batch),
         labels=torch.randint(CLASSES, (batch,), generator=source).to(device),
-        views={name: pictures(RATIO * batch) for name in views},
+        views={name: random_images(RATIO * batch) for name in views},
         position=ranks.take(global_positions).to(device),
         global_positions=global_positions.to(device),
         key=torch.tensor([seed, 1]).to(device),
     )
-
-
-def widen(batch: Batch) -> Batch:
-    """Return a batch in double precision."""
-    views = {name: view.double() for name, view in batch.views.items()}
-    return replace(batch, images=batch.images.double(), views=views)

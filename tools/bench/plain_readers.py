@@ -1,27 +1,20 @@
-"""Plain FFCV and plain DALI, each with a reader of its own, decoding the files of a store."""
+"""Plain FFCV and plain DALI, which decode the files of a store with their own readers."""
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from fastssl.profiling.measure import rate
 from pipelines.ffcv_compat import import_ffcv
 from pipelines.store.store import Store
 
 
-def timed(work: Callable[[], int]) -> float:
-    """Do some work, which returns how much it was; return how much that is in a second."""
-    started = time.perf_counter()
-    done = work()
-    return done / (time.perf_counter() - started)
-
-
 def plain_ffcv(store: Store, threads: int, batch: int, batches: int) -> Callable[[], float]:
-    """FFCV's loader in a random order of its own."""
+    """Return a case with FFCV's loader in random order."""
     import_ffcv()
     from ffcv.fields.rgb_image import SimpleRGBImageDecoder
     from ffcv.loader import Loader, OrderOption
@@ -40,11 +33,11 @@ def plain_ffcv(store: Store, threads: int, batch: int, batches: int) -> Callable
         )
         for _ in loader:  # compiles
             pass
-    return lambda: timed(lambda: sum(len(images) for (images,) in loader))
+    return lambda: rate(lambda: sum(len(images) for (images,) in loader))
 
 
 def plain_dali(store: Store, threads: int, batch: int, batches: int) -> Callable[[], float]:
-    """DALI's own reader of tar shards, shuffling as it does."""
+    """Return a case with DALI's own reader of tar shards and its shuffling."""
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import Pipeline
 
@@ -69,4 +62,4 @@ def plain_dali(store: Store, threads: int, batch: int, batches: int) -> Callable
         pipeline = build()
         return sum(len(pipeline.run()[0]) for _ in range(batches))
 
-    return lambda: timed(images)
+    return lambda: rate(images)

@@ -1,4 +1,4 @@
-"""A case that is measured in a process of its own, where nothing of ours is set."""
+"""A case that is measured in its own process, without our process settings."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from multiprocessing.connection import Connection
 from typing import Any, Self
 
 
-class Apart:
-    """Build a case in a fresh process; calling this calls the case there and returns its value."""
+class CaseProcess:
+    """Builds a case in a new process; calling this object calls the case there."""
 
-    def __init__(self, make: Callable[..., Callable[[], Any]], *given: Any) -> None:
+    def __init__(self, make: Callable[..., Callable[[], Any]], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, make, given), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
         self.process.start()
-        theirs.close()  # so that reading ends in an error when the process does
+        theirs.close()  # so that recv raises EOFError when the process ends
 
     def __call__(self) -> Any:
         """Call the case in its process."""
@@ -24,7 +24,7 @@ class Apart:
         try:
             return self.pipe.recv()
         except EOFError:
-            raise RuntimeError("the process of a measurement ended before its value") from None
+            raise RuntimeError("the process of a case ended before it returned its value") from None
 
     def __enter__(self) -> Self:
         return self
@@ -34,8 +34,8 @@ class Apart:
         self.process.join()
 
 
-def _serve(pipe: Connection, make: Callable[..., Callable[[], Any]], given: Any) -> None:
-    case = make(*given)
+def _serve(pipe: Connection, make: Callable[..., Callable[[], Any]], arguments: Any) -> None:
+    case = make(*arguments)
     while True:
         try:
             pipe.recv()

@@ -1,0 +1,41 @@
+"""The one loop that times training steps."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+
+import torch
+
+from fastssl.engine.build import Learner
+from fastssl.engine.loop import train_step
+from pipelines.loader.batch import Batch
+
+
+def time_steps(
+    learner: Learner, batches: Iterable[Batch], *, warmup: int = 0, limit: float = math.inf
+) -> float:
+    """Train on the batches; return seconds per step, including the wait for each batch.
+
+    The first `warmup` steps are not counted. After `limit` seconds no further step starts. The
+    host waits for the device at the start and at the end only, as in a training.
+    """
+    device = learner.device.device
+    progress = torch.zeros((), device=device)
+    started, done = time.perf_counter(), 0
+    for batch in batches:
+        train_step(learner, batch, done, progress)
+        done += 1
+        if done == warmup:
+            _synchronize(device)
+            started = time.perf_counter()
+        elif done > warmup and time.perf_counter() - started > limit:
+            break
+    _synchronize(device)
+    return (time.perf_counter() - started) / (done - warmup)
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,1 @@
+"""Programs for maintainers: benchmarks, records and tables. They are not installed."""
