@@ -13,7 +13,10 @@ import typer
 
 from fastssl.profiling.subjects import SUBJECTS, Options
 
-app = typer.Typer(help="Measure the rate of a stage, or plan a run.")
+app = typer.Typer(
+    help="Measure the rate of a stage, or plan a run.",
+    epilog="Example: fastssl profile step --repetitions 5",
+)
 
 OUTPUT = {
     "save": Annotated[Path | None, typer.Option(help="Folder for the record.")],

@@ -42,7 +42,8 @@ def documented():
         blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
         found += re.findall(r"^(?:torchrun .*-m )?fastssl (\w.*)", blocks, re.MULTILINE)
         found += re.findall(r"`fastssl (\w+ [^`]*)`", text)  # a verb alone is only its name
-    verbs = typer.main.get_command(app).commands.values()
+    commands = typer.main.get_command(app).commands
+    verbs = [*commands.values(), *commands["profile"].commands.values()]
     found += [verb.epilog.removeprefix("Example: fastssl ") for verb in verbs]
     assert len(found) > 40
     return found
@@ -51,7 +52,11 @@ def documented():
 @pytest.mark.parametrize("line", documented())
 def test_a_command_of_the_documents_can_be_typed(line):
     verb, *words = shlex.split(line, comments=True)
-    given = typer.main.get_command(app).commands[verb].make_context(verb, words).params
+    command = typer.main.get_command(app).commands[verb]
+    if verb == "profile":
+        subject, *words = words
+        command = command.commands[subject]
+    given = command.make_context(verb, words).params
     if verb in ("train", "config", "views"):
         settings = [re.sub(r"\$\{\w+:-(\w+)\}", r"\1", word) for word in given["overrides"] or []]
         resolve.load(given["config"], settings)
