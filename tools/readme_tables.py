@@ -39,6 +39,12 @@ def seeds(values: list[float]) -> str:
     return " / ".join(f"{value:.2f}" for value in values)
 
 
+def shown(row: str) -> str:
+    """Return the name of a row as settings; records of 0.1.0 have British spelling."""
+    settings = row.replace("algo.", "").replace("+", " ").replace("labelled", "labeled")
+    return f"`{settings}`"
+
+
 def errors(name: str, timed: bool = True) -> str:
     """Return a table of the errors of rows, the lowest first, and of the time of a step."""
     found = sorted(record(name)["results"], key=lambda row: float(row["rate"]))
@@ -46,8 +52,7 @@ def errors(name: str, timed: bool = True) -> str:
     head = ["algorithm", f"best error %, seeds {numbers}", "median of the last 20 evaluations %"]
     rows = []
     for row in found:
-        words = row["name"].replace("algo.", "").replace("+", " ")
-        line = [f"`{words}`", seeds(row["best"]), seeds(row["median_of_last_20"])]
+        line = [shown(row["name"]), seeds(row["best"]), seeds(row["median_of_last_20"])]
         rows.append([*line, f"{1000 * row['seconds_per_step']:.0f}"] if timed else line)
     return table([*head, "ms a step"] if timed else head, rows)
 
@@ -72,8 +77,7 @@ def longtail() -> str:
     rows = []
     for row in record("digits-longtail")["results"]:
         rare = [100 * sum(seed[-3:]) / 3 for seed in row["class_accuracy"]]
-        words = row["name"].replace("algo.", "").replace("+", " ")
-        rows.append([f"`{words}`", seeds(row["best"]), seeds(rare)])
+        rows.append([shown(row["name"]), seeds(row["best"]), seeds(rare)])
     head = ["algorithm", "best error %, seeds 0 / 1 / 2", "accuracy of the three rarest classes %"]
     return table(head, rows)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pipelines.sources.open import open_source
 
 from fastssl.config.resolve import load
 from fastssl.engine.launch import run_training
@@ -20,7 +19,7 @@ from fastssl.profiling.measure import Measured, interleave, make_record, rate
 from fastssl.profiling.subjects import PredictOptions
 from pipelines.convert import Options as Conversion
 from pipelines.convert import convert
-from pipelines.sources.folder import OwnOptions
+from pipelines.convert.open import open_source
 from pipelines.sources.scan import Scan
 
 
@@ -60,8 +59,8 @@ def train_model(options: PredictOptions, folder: Path) -> Predictor:
         "bn_momentum": 0.3,
     }
     with contextlib.redirect_stderr(io.StringIO()):
-        source = open_source(options.folder, OwnOptions())
-        convert(source, store, Conversion(formats=("dali",), size=options.size))
+        how = Conversion(size=options.size)
+        convert(open_source(options.folder, how), store, how)
         run_training(load("own", settings), run, resume=False, dry_run=False)
     return Predictor(run)
 
