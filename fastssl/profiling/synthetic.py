@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -73,3 +75,9 @@ def make_batch(
         global_positions=global_positions.to(device),
         key=torch.tensor([seed, 1]).to(device),
     )
+
+
+def to_double(batch: Batch) -> Batch:
+    """Return a batch in double precision."""
+    views = {name: view.double() for name, view in batch.views.items()}
+    return replace(batch, images=batch.images.double(), views=views)

@@ -20,7 +20,7 @@ from fastssl.engine.loop import train_step
 from fastssl.profiling import step
 from fastssl.profiling.measure import Case, interleave
 from fastssl.profiling.subjects import StepOptions
-from fastssl.profiling.synthetic import CLASSES, make_batch, synthetic_learner
+from fastssl.profiling.synthetic import CLASSES, make_batch, synthetic_learner, to_double
 from pipelines.loader.batch import Batch
 from tools.bench.operators import Profile, gflops, profile_operators, summarize
 from tools.bench.process import CaseProcess
@@ -72,12 +72,6 @@ def make_reference(options: StepOptions, learner: Any) -> Reference:
     """Return the reference with a copy of a learner's weights."""
     threshold = learner.resolved.settings.threshold
     return Reference(copy.deepcopy(learner.model), options.images, CLASSES, threshold)
-
-
-def to_double(batch: Batch) -> Batch:
-    """Return a batch in double precision."""
-    views = {name: view.double() for name, view in batch.views.items()}
-    return replace(batch, images=batch.images.double(), views=views)
 
 
 def reference_case(options: StepOptions) -> Case:

@@ -23,7 +23,7 @@ from fastssl.engine.build import build_model, make_learner
 from fastssl.engine.build_data import make_data
 from fastssl.engine.loop import train_step
 from fastssl.errors import ConfigError, DataError, ResourceError
-from fastssl.profiling.parts import make_batch, widen
+from fastssl.profiling.synthetic import make_batch, to_double
 from tests import ranked, runs
 from tests.small_stores import make_store
 
@@ -309,7 +309,7 @@ def accumulated(rank):
             None, lambda _, bucket: reductions.append(step) or allreduce_hook(None, bucket)
         )
         for step in range(5):
-            whole = widen(make_batch(8, 8, 80, step, views=("weak", "strong")))
+            whole = to_double(make_batch(8, 8, 80, step, views=("weak", "strong")))
             train_step(both, share(whole, rank), step, torch.zeros(()))
             train_step(alone, by_parts(whole), step, torch.zeros(()))
             for (name, mine), other in zip(

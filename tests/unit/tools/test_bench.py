@@ -22,7 +22,7 @@ from fastssl.profiling.subjects import (
     StepOptions,
     ViewsOptions,
 )
-from fastssl.profiling.synthetic import make_batch, synthetic_learner
+from fastssl.profiling.synthetic import make_batch, synthetic_learner, to_double
 from pipelines.convert import ffcv
 from tests.pictures import noise, write_flat, write_folder
 from tools.bench import convert, cpl, photos, predict, step, views
@@ -200,7 +200,7 @@ def test_both_steps_agree_where_pseudo_labels_decide():
             net.classifier.weight.mul_(40)  # so that predictions are confident
     reference = Reference(copy.deepcopy(learner.model), 60, 10, learner.resolved.settings.threshold)
     for number in range(3):
-        batch = step.to_double(make_batch(4, 8, 60, number))
+        batch = to_double(make_batch(4, 8, 60, number))
         ours = train_step(learner, batch, 0, torch.zeros(())).loss
         torch.testing.assert_close(ours.detach(), reference.step(batch), rtol=1e-6, atol=1e-6)
         assert torch.equal(learner.state["marks"].long(), reference.marks)
