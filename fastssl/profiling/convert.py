@@ -103,7 +103,7 @@ def photo_cases(options: ConvertOptions, folder: Path, files: list[str]) -> dict
 def find_photos(options: ConvertOptions, folder: Path) -> list[str]:
     """Return `options.photos` files; those of the folder are repeated."""
     given = Path(options.folder) if options.folder else generate_photos(folder / "photos")
-    found = list(Scan(given).pictures())
+    found = list(Scan(given).images())
     if not found:
         raise DataError(f"{given} holds no images", "give a folder that does")
     return [found[index % len(found)] for index in range(options.photos)]

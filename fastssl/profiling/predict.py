@@ -34,7 +34,7 @@ def run(options: PredictOptions) -> dict[str, Any]:
 
 def find_files(options: PredictOptions) -> list[str]:
     """Return `options.images` files; those of the folder are repeated."""
-    found = list(Scan(Path(options.folder)).pictures())
+    found = list(Scan(Path(options.folder)).images())
     if not found:
         raise DataError(f"{options.folder} holds no images", "give a folder that does")
     return [found[index % len(found)] for index in range(options.images)]
