@@ -35,14 +35,13 @@ TINY: dict[str, Any] = {
 
 def rows() -> list[dict[str, Any]]:
     """Return the rows of the table: what, state, what to do."""
-    facts = environment.facts()
+    machine = environment.describe()
+    commit = f", commit {machine['commit']}" if machine["commit"] else ""
     found = [
-        row(
-            "fastssl", facts["fastssl"] + (f", commit {facts['commit']}" if facts["commit"] else "")
-        ),
-        row("python", f"{facts['python']}, {facts['system']}"),
-        row("processor", f"{facts['cores']} cores, {facts['processor']}"),
-        row("memory", f"{facts['memory_gb']} GB, load {facts['load_1m']}"),
+        row("fastssl", machine["fastssl"] + commit),
+        row("python", f"{machine['python']}, {machine['system']}"),
+        row("processor", f"{machine['cores']} cores, {machine['processor']}"),
+        row("memory", f"{machine['memory_gb']} GB, load {machine['load_1m']}"),
         *packages(),
         *devices(),
     ]

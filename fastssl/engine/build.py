@@ -21,7 +21,7 @@ from fastssl.engine.ema import Ema
 from fastssl.engine.nonfinite import NonFiniteCheck
 from fastssl.engine.scaler import Scaler
 from fastssl.errors import ConfigError
-from fastssl.tracking.pseudo_label_stats import Quality
+from fastssl.tracking.pseudo_label_stats import PseudoLabelStats
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.loader.loader import Loader
@@ -43,7 +43,7 @@ class Learner:
     scaler: Scaler
     state: State
     nonfinite: NonFiniteCheck
-    quality: Quality
+    quality: PseudoLabelStats
     step: Step  # the algorithm's step function, compiled if that was chosen
     stepped: bool = False  # whether this process has taken a step; see accumulate.reduction
 
@@ -181,6 +181,6 @@ def make_learner(
         scaler=Scaler(model, device.device, device.precision == "fp16"),
         state=resolved.algorithm.init_state(resolved.settings, info),
         nonfinite=NonFiniteCheck(model, device.device),
-        quality=Quality(truth.to(device.device), info.num_classes),
+        quality=PseudoLabelStats(truth.to(device.device), info.num_classes),
         step=resolved.algorithm.step,
     )

@@ -107,7 +107,7 @@ def files(folder: RunFolder) -> list[Path]:
 
 
 def newest(folder: RunFolder, report: Callable[[str], None]) -> CheckpointContent | None:
-    """Load the newest valid checkpoint, reporting which damaged ones were skipped.
+    """Load the newest valid checkpoint, reporting the damaged ones that are skipped.
 
     None where there is none at all; an error where there are some and none is valid.
     """

@@ -32,7 +32,7 @@ from fastssl.engine.view_sheet import make_sheet
 from fastssl.errors import ConfigError, DataError, cannot_write
 from fastssl.tracking import environment, tensorboard
 from fastssl.tracking.console import messages, open_log
-from fastssl.tracking.metrics import Record, read_metrics
+from fastssl.tracking.metrics import MetricsLog, read_metrics
 from fastssl.tracking.progress_bar import Display
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic, write_json
@@ -76,7 +76,6 @@ def default_folder(resolved: ResolvedConfig) -> Path:
 def start(resolved: ResolvedConfig, folder: RunFolder, group: process_group.Group) -> int:
     """Start or resume training in a folder that this process has locked."""
     ranks = group.ranks
-    display = Display(resolved.config.steps)
     content = None
     if folder.started():
         resolved = same_run(resolved, folder)
@@ -99,8 +98,8 @@ def start(resolved: ResolvedConfig, folder: RunFolder, group: process_group.Grou
         )
         learner, data = assemble(resolved, device, ranks, store)
         progress = resume_from(learner, store, content, folder) if content else TrainingProgress()
-        run_trial_steps(learner, data, progress.step, str(folder.path), display)
-        return train(learner, data, progress, folder, display)
+        run_trial_steps(learner, data, progress.step, str(folder.path))
+        return train(learner, data, progress, folder)
 
 
 def choose_device(
@@ -148,9 +147,7 @@ def resume_from(
     return restore(learner, content)
 
 
-def run_trial_steps(
-    learner: Learner, data: TrainingData, step: int, out: str, display: Display
-) -> None:
+def run_trial_steps(learner: Learner, data: TrainingData, step: int, out: str) -> None:
     """Run what must be tried before the first step, on copies that are thrown away.
 
     A forward pass finds out whether a step fits into memory. With compile=auto on a CPU, timed
@@ -167,14 +164,13 @@ def train(
     data: TrainingData,
     progress: TrainingProgress,
     folder: RunFolder,
-    display: Display,
 ) -> int:
     """Train to the end or to a signal, write the summary, and return the exit code."""
     config = learner.resolved.config
-    record, writer = None, None
+    record, writer, display = None, None, Display(config.steps)
     if learner.ranks.rank == 0:
         write_start(learner, data, folder)
-        record = Record(folder, config.tensorboard, progress.step)
+        record = MetricsLog(folder, config.tensorboard, progress.step)
         writer = checkpoint.Writer(folder, progress.step)
         open_log(folder.log)
     try:
@@ -183,15 +179,15 @@ def train(
             record.guarded(
                 "TensorBoard", lambda: tensorboard.log_views(record, make_sheet(learner.resolved))
             )
-        display.begin(progress.step)
+        display.start(progress.step)
         with Stop(announce=learner.ranks.rank == 0) as stop:
             stopped_by = training.fit(stop)
-            display.end()
+            display.stop()
             if writer:
                 writer.wait()
-            return finish(training, folder, display, stopped_by)
+            return finish(training, folder, stopped_by)
     finally:
-        display.end()
+        display.stop()
         data.close()
         if writer:
             writer.close()
@@ -204,14 +200,14 @@ def write_start(learner: Learner, data: TrainingData, folder: RunFolder) -> None
     try:
         if not folder.started():
             text = yaml.safe_dump(learner.resolved.as_dict(), sort_keys=False)
-            facts = {**environment.facts(), "class_names": data.store.class_names}
+            facts = {**environment.describe(), "class_names": data.store.class_names}
             write_json(folder.environment, facts)
             write_atomic(folder.config, text.encode())
     except OSError as error:
         raise cannot_write(folder.path, error) from error
 
 
-def finish(training: Training, folder: RunFolder, display: Display, stopped_by: int) -> int:
+def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:
     """Write the summary, show it, and return the exit code."""
     status = {0: "finished", TIME_UP: "out of time"}.get(stopped_by, "interrupted")
     # A run killed between its last checkpoint and its summary was evaluated before it was killed.
@@ -223,7 +219,7 @@ def finish(training: Training, folder: RunFolder, display: Display, stopped_by: 
         except OSError as error:
             raise cannot_write(folder.summary, error) from error
         if training.record and training.config.tensorboard:
-            tensorboard.end(training.record, training.learner.resolved, summary)
+            tensorboard.log_hparams(training.record, training.learner.resolved, summary)
         logger.info("")
         for line in end_lines(summary, folder.path):
             logger.info(line)
@@ -234,10 +230,9 @@ def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: b
     """Take a few steps, write nothing, and report how long the run would take."""
     resolved, device = choose_device(resolved, group)
     ranks = group.ranks
-    display = Display(resolved.config.steps)
     with out_of_memory(resolved):
         learner, data = assemble(resolved, device, ranks)
-        run_trial_steps(learner, data, 0, "nothing is written", display)
+        run_trial_steps(learner, data, 0, "nothing is written")
         fraction = torch.zeros((), device=device.device)
         times: list[float] = []
         for step, batch in enumerate(data.loader.iterate(0, min(REHEARSED, resolved.config.steps))):

@@ -36,7 +36,7 @@ from fastssl.engine.signals import Stop
 from fastssl.engine.snapshot import snapshot
 from fastssl.errors import DivergedError
 from fastssl.tracking import tensorboard
-from fastssl.tracking.metrics import Record
+from fastssl.tracking.metrics import MetricsLog
 from fastssl.tracking.progress_bar import Display
 from pipelines.loader.batch import Batch
 
@@ -110,7 +110,7 @@ class Training:
         data: TrainingData,
         progress: TrainingProgress,
         display: Display,
-        record: Record | None,
+        record: MetricsLog | None,
         writer: checkpoint.Writer | None,
     ) -> None:
         self.learner = learner
@@ -239,8 +239,8 @@ class Training:
         line["speed/data_wait"] = self.progress.data_wait
         line["seconds"] = self.progress.seconds
         if self.record:
-            self.record.metrics("train", self.progress.step, line)
-        self.display.logged(self.progress.step, line)
+            self.record.write("train", self.progress.step, line)
+        self.display.log_metrics(self.progress.step, line)
 
     def evaluate(self) -> bool:
         """Evaluate the EMA model; return True if it is the best so far."""
@@ -254,9 +254,9 @@ class Training:
         if self.record:
             assert self.out is not None
             tables = {name: table.tolist() for name, table in self.out.tables.items()}
-            self.record.metrics("eval", self.progress.step, {**metrics, "tables": tables})
+            self.record.write("eval", self.progress.step, {**metrics, "tables": tables})
         self.metrics = metrics
-        self.display.evaluated(self.progress.step, metrics)
+        self.display.log_evaluation(self.progress.step, metrics)
         return improved
 
     def measure(self, split: str, indices: Indices) -> EvaluationMetrics:
@@ -276,7 +276,7 @@ class Training:
         logits, labels = predict_split(self.learner.ema.model, batches, device, ranks)
         metrics = compute_metrics(logits, labels)
         if split == "test" and self.record:
-            tensorboard.evaluated(self.record, logits, labels, self.progress.step)
+            tensorboard.log_evaluation(self.record, logits, labels, self.progress.step)
         if self.progress.step == self.config.steps and logits.shape[1] <= tensorboard.SHOWN:
             metrics["confusion"] = confusion(logits, labels).tolist()  # large: only at the end
         return metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from fastssl.errors import ConfigError, DataError
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.store.store import open_store
 
+logger = logging.getLogger(__name__)
+
 
 def open_run(path: Path, which: str = "best") -> tuple[ResolvedConfig, CheckpointContent]:
     """Return the configuration of a run and its best or last checkpoint."""
@@ -29,7 +32,7 @@ def open_run(path: Path, which: str = "best") -> tuple[ResolvedConfig, Checkpoin
     if which == "best" and (folder.checkpoints / checkpoint.BEST).exists():
         content: CheckpointContent | None = checkpoint.best(folder)
     else:
-        content = checkpoint.newest(folder, print)
+        content = checkpoint.newest(folder, logger.warning)
     if content is None:
         raise DataError(f"{path} holds no checkpoint yet", "train longer, then try again")
     return load(folder.config), content

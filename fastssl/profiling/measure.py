@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from fastssl.tracking.environment import facts
+from fastssl.tracking.environment import describe
 
 Case = Callable[[], float]  # does its work and returns its value
 
@@ -121,8 +121,8 @@ def environment(command: str | None = None) -> dict[str, Any]:
     return {
         "command": command or command_line(sys.argv),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": facts()["processor"],
-        **facts(),
+        "machine": describe()["processor"],
+        **describe(),
     }
 
 

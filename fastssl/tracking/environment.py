@@ -1,4 +1,4 @@
-"""What a run or a measurement ran on: versions, cores, commit."""
+"""The machine and software of a run or a measurement: versions, cores, commit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fastssl.version import __version__
 PACKAGES = ("torch", "torchvision", "numba", "numpy", "pillow", "ffcv", "nvidia-dali-cuda130")
 
 
-def facts() -> dict[str, Any]:
-    """Return what environment.json holds; no path and no host name of this machine."""
+def describe() -> dict[str, Any]:
+    """Return the content of environment.json; it holds no path and no host name."""
     return {
         "fastssl": __version__,
         "commit": commit(),
@@ -30,7 +30,7 @@ def facts() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that matter, where they are installed."""
+    """Return the versions of the installed packages that can change results."""
     found = {}
     for package in PACKAGES:
         try:
@@ -41,13 +41,13 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit of the checkout that runs, with a + where files differ, or ''."""
+    """Return the commit of this checkout, with a + if files differ, or '' without one."""
     folder = Path(__file__).resolve().parent.parent
 
-    def git(*words: str) -> str:
+    def git(*arguments: str) -> str:
         try:
             done = subprocess.run(
-                ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10
+                ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10
             )
         except (OSError, subprocess.TimeoutExpired):
             return ""
@@ -60,7 +60,7 @@ def commit() -> str:
 
 
 def processor() -> str:
-    """Return the processor's name as the kernel tells it."""
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

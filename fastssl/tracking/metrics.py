@@ -21,8 +21,8 @@ from pipelines.files import write_atomic
 logger = logging.getLogger(__name__)
 
 
-class Record:
-    """The written record of a run, on rank 0."""
+class MetricsLog:
+    """Writes the metrics of a run; exists on rank 0 only."""
 
     def __init__(self, folder: RunFolder, tensorboard: bool, step: int) -> None:
         self.folder = folder
@@ -30,12 +30,12 @@ class Record:
         trim(folder.metrics, step)
         with writing(folder.metrics, RESUME):
             self._metrics: IO[str] = folder.metrics.open("a", encoding="utf-8")
-        self._board: Any = None
+        self._writer: Any = None
         self._excepthook: Any = None
         if tensorboard:
-            self.guarded("TensorBoard", lambda: self._open_board(step))
+            self.guarded("TensorBoard", lambda: self._open_tensorboard(step))
 
-    def _open_board(self, step: int) -> None:
+    def _open_tensorboard(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         # TensorBoard writes in a thread of its own. An error there is raised again by our next call
@@ -43,9 +43,9 @@ class Record:
         self._excepthook = threading.excepthook
         threading.excepthook = self._ignore_writer_thread
         # TensorBoard hides the events after purge_step, which a resumed run writes again.
-        self._board = SummaryWriter(str(self.folder.tensorboard), purge_step=step or None)
+        self._writer = SummaryWriter(str(self.folder.tensorboard), purge_step=step or None)
 
-    def metrics(self, kind: str, step: int, values: dict[str, Any]) -> None:
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Write one line to metrics.jsonl, and every number in it to TensorBoard."""
         self.folder.check_ours()
         with writing(self.folder.metrics, RESUME):
@@ -54,12 +54,12 @@ class Record:
         for name, value in values.items():
             if isinstance(value, int | float):
                 tag = name if "/" in name else f"{kind}/{name}"
-                self.board("add_scalar", tag, value, step)
+                self.tensorboard("add_scalar", tag, value, step)
 
-    def board(self, method: str, *arguments: Any, **named: Any) -> None:
+    def tensorboard(self, method: str, *arguments: Any, **named: Any) -> None:
         """Call a method of TensorBoard's SummaryWriter if TensorBoard is on."""
-        if self._board is not None:
-            self.guarded("TensorBoard", lambda: getattr(self._board, method)(*arguments, **named))
+        if self._writer is not None:
+            self.guarded("TensorBoard", lambda: getattr(self._writer, method)(*arguments, **named))
 
     def guarded(self, what: str, action: Any) -> None:
         """Call `action`, which training does not depend on; if it fails, warn once."""
@@ -72,13 +72,13 @@ class Record:
 
     def flush(self) -> None:
         """Write TensorBoard's buffered events to the disk."""
-        self.board("flush")
+        self.tensorboard("flush")
 
     def close(self) -> None:
         """Close all files."""
         with suppress(OSError):  # reported already, when the line was written
             self._metrics.close()
-        self.board("close")
+        self.tensorboard("close")
         if self._excepthook is not None:
             threading.excepthook = self._excepthook
 

@@ -106,11 +106,7 @@ class Display:
         self._bar = Bar()
         self._first, self._began = 0, time.monotonic()
 
-    def say(self, line: str) -> None:
-        """Log a message."""
-        logger.info("%s", line)
-
-    def begin(self, step: int) -> None:
+    def start(self, step: int) -> None:
         """Show the bar from `step` on."""
         self._first, self._began = step, time.monotonic()
         self._bar.start(self.steps)
@@ -120,7 +116,7 @@ class Display:
         """Move the bar to a step."""
         self._bar.update(step, description=f"{step}/{self.steps}")
 
-    def logged(self, step: int, line: dict[str, Any]) -> None:
+    def log_metrics(self, step: int, line: dict[str, Any]) -> None:
         """Show the metrics of a log step: beside the bar, and as a line of the log."""
         parts = [f"loss {line['loss']:.4f}"]
         if "trusted" in line:
@@ -135,7 +131,7 @@ class Display:
         self._bar.update(step, text=text)
         logger.info("step %d/%d  %s", step, self.steps, text, extra={"shown_by_bar": True})
 
-    def evaluated(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log_evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Keep the accuracy for the lines to come; the log file alone gets a line."""
         self._top1 = f"top-1 {100 - metrics['error']:.2f} %"
         logger.debug("step %d evaluated: error %.2f %%", step, metrics["error"])
@@ -145,6 +141,6 @@ class Display:
         done, spent = step - self._first, time.monotonic() - self._began
         return clock(spent / done * (self.steps - step)) if done else "?"
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Remove the bar."""
         self._bar.stop()

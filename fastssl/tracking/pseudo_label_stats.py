@@ -1,7 +1,7 @@
-"""How good pseudo-labels really are, where the unlabelled images have known labels.
+"""Accuracy and coverage of pseudo-labels, if the true labels of unlabeled images are known.
 
-Only the loop looks at true labels, and only to write this down: no step ever sees them. The
-sums stay on the device until a log step.
+Only the training loop reads true labels, and only for these statistics: no step function sees
+them. The sums stay on the device until a log step.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from fastssl.algorithms.base import StepOutput
 from fastssl.distributed.collectives import Ranks
 
 
-class Quality:
-    """Sums of seen, trusted and rightly trusted images a true class since the last log step."""
+class PseudoLabelStats:
+    """Sums of seen, trusted and correctly trusted images per true class since the last log step."""
 
     def __init__(self, truth: Tensor, classes: int) -> None:
-        self.truth = truth  # [N] true class of every unlabelled image, -1 where unknown
+        self.truth = truth  # [N] true class of every unlabeled image, -1 if unknown
         self.classes = classes
         self.known = bool((truth >= 0).any())
         self.sums = torch.zeros((3, classes + 1), device=truth.device)
 
     @torch.no_grad()
     def add(self, out: StepOutput, position: Tensor) -> None:
-        """Add a step; the last column takes the images whose class nobody knows."""
+        """Add a step without a host sync; the last column counts images of unknown class."""
         if not self.known or out.pseudo_label is None or out.trusted is None:
             return
         truth = self.truth[position].long()
@@ -36,7 +36,10 @@ class Quality:
         self.sums.index_add_(1, column, torch.stack([torch.ones_like(trusted), trusted, right]))
 
     def read(self, ranks: Ranks) -> dict[str, Any]:
-        """Return accuracy and coverage, in all and by class, and begin anew; waits."""
+        """Return accuracy and coverage, overall and per class, and reset the sums.
+
+        `tolist` waits for the device.
+        """
         if not self.known:
             return {}
         seen, trusted, right = ranks.mean(self.sums)[:, : self.classes].double().tolist()
@@ -52,5 +55,5 @@ class Quality:
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """Return part / whole, or None where there is nothing to divide by."""
+    """Return part / whole, or None if `whole` is 0."""
     return round(part / whole, 6) if whole else None

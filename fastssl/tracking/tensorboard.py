@@ -1,4 +1,4 @@
-"""What TensorBoard shows beyond scalars: views, confidences, confusion, hyperparameters."""
+"""What TensorBoard shows beside scalars: views, confidence, confusion, hyperparameters."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from PIL import Image
 from torch import Tensor
 
 from fastssl.config.resolve import ResolvedConfig, flatten
-from fastssl.tracking.metrics import Record
+from fastssl.tracking.metrics import MetricsLog
 
-SHOWN = 100  # classes of a confusion matrix that can still be seen
-SIDE = 400  # pixels of its picture
+SHOWN = 100  # classes up to which a confusion matrix is legible
+SIDE = 400  # pixels of its side
 
 
-def log_views(record: Record, sheet: Image.Image) -> None:
+def log_views(log: MetricsLog, sheet: Image.Image) -> None:
     """Show weak and strong views of some images, as `fastssl views` draws them."""
-    record.board("add_image", "views", np.asarray(sheet), 0, dataformats="HWC")
+    log.tensorboard("add_image", "views", np.asarray(sheet), 0, dataformats="HWC")
 
 
-def evaluated(record: Record, logits: Tensor, labels: Tensor, step: int) -> None:
-    """Show how sure the model is of the test images, and what it takes for what."""
-    record.board("add_histogram", "eval/confidence", logits.softmax(dim=1).amax(dim=1), step)
+def log_evaluation(log: MetricsLog, logits: Tensor, labels: Tensor, step: int) -> None:
+    """Show the confidence on the test images, and the confusion matrix; logits are [n, C]."""
+    log.tensorboard("add_histogram", "eval/confidence", logits.softmax(dim=1).amax(dim=1), step)
     classes = logits.shape[1]
     if classes > SHOWN:
         return
@@ -34,10 +34,10 @@ def evaluated(record: Record, logits: Tensor, labels: Tensor, step: int) -> None
         labels.cpu().numpy(), predicted, labels=range(classes), normalize="true"
     )
     image = np.kron(1 - shares, np.ones((SIDE // classes, SIDE // classes)))
-    record.board("add_image", "eval/confusion", image.astype(np.float32), step, dataformats="HW")
+    log.tensorboard("add_image", "eval/confusion", image.astype(np.float32), step, dataformats="HW")
 
 
-def end(record: Record, resolved: ResolvedConfig, summary: Mapping[str, Any]) -> None:
+def log_hparams(log: MetricsLog, resolved: ResolvedConfig, summary: Mapping[str, Any]) -> None:
     """Enter the run in the HParams page, where runs are compared."""
     settings = {k: v for k, v in flatten(resolved.as_dict()).items() if v is not None}
     plain = {
@@ -48,4 +48,4 @@ def end(record: Record, resolved: ResolvedConfig, summary: Mapping[str, Any]) ->
         for name in ("best_error", "median_error")
         if summary[name] is not None
     }
-    record.board("add_hparams", plain, results, run_name=".")
+    log.tensorboard("add_hparams", plain, results, run_name=".")

@@ -70,9 +70,9 @@ def after_evaluation(number: int) -> None:
 
 def half_line(number: int) -> None:
     """Die with half a line of metrics on the disk."""
-    from fastssl.tracking.metrics import Record
+    from fastssl.tracking.metrics import MetricsLog
 
-    real = Record.metrics
+    real = MetricsLog.write
     seen = 0
 
     def metrics(self: Any, kind: str, step: int, values: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def half_line(number: int) -> None:
             die()
         real(self, kind, step, values)
 
-    Record.metrics = metrics  # type: ignore[method-assign]
+    MetricsLog.write = metrics  # type: ignore[method-assign]
 
 
 def half_checkpoint(number: int) -> None:

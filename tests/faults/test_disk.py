@@ -187,7 +187,7 @@ def spoil_board(out: Path, disk: Path, kind: str) -> None:
         else:
             os.symlink(out / "nowhere" / "at" / "all", board)
 
-    places.at_call(launch, "Record", 1, spoil)
+    places.at_call(launch, "MetricsLog", 1, spoil)
 
 
 def fill(disk: Path) -> None:
@@ -213,7 +213,7 @@ def spoil_log(out: Path) -> None:
     """Put a folder in the place of the log."""
     from fastssl.engine import launch
 
-    places.at_call(launch, "Record", 1, lambda: (out / "log.txt").mkdir())
+    places.at_call(launch, "MetricsLog", 1, lambda: (out / "log.txt").mkdir())
 
 
 def test_a_terminal_that_is_gone_stops_no_training(whole, tmp_path, tally):

@@ -79,8 +79,8 @@ def test_steps_that_fp16_skipped_are_told(monkeypatch):
     monkeypatch.setattr(progress_bar.logger, "info", lambda text, *a, **k: lines.append(text % a))
     display = Display(10)
     line = {"loss": 1.0, "speed/images_per_s": 9.0, "speed/data_wait": 0.0}
-    display.logged(5, {**line, "fp16_skipped": 0})
-    display.logged(6, {**line, "fp16_skipped": 3})
+    display.log_metrics(5, {**line, "fp16_skipped": 0})
+    display.log_metrics(6, {**line, "fp16_skipped": 3})
     assert "fp16" not in lines[0] and "fp16 skipped 3" in lines[1]
     for skipped in (0, 3):
         told = summary.summarize(training_of(skipped=skipped, fp16=True), {}, "finished")

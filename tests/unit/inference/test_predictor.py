@@ -3,7 +3,10 @@
 import csv
 import io
 import json
+import shutil
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -252,3 +255,20 @@ def test_a_store_smaller_than_the_model_on_either_side_is_refused(height: int, w
     store = SimpleNamespace(path="small", splits={"test": held})
     with pytest.raises(DataError, match="smaller than those"):
         next(model.store(store, "test", np.arange(1)))
+
+
+def test_a_skipped_checkpoint_is_reported_on_stderr_and_leaves_stdout_to_json(
+    trained: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(trained, tmp_path / "run")
+    newest = out / "checkpoints" / "step-00009999.ckpt"
+    newest.write_bytes(b"damaged")
+    done = subprocess.run(
+        [sys.executable, "-m", "fastssl", "eval", str(out), "--checkpoint", "last", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["checkpoint"] == "last"
+    assert f"skipped: {newest}" in done.stderr

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from fastssl.algorithms import ALGORITHMS, DatasetInfo
-from fastssl.tracking.pseudo_label_stats import Quality
+from fastssl.tracking.pseudo_label_stats import PseudoLabelStats
 from pipelines.sampling.order import Order
 from pipelines.store.store import open_store
 from tests.small_stores import CLASSES, make_store
@@ -80,7 +80,7 @@ def held(folder, count):
             reader=reader,
         ) as loader:
             loader.batch(0)
-            truth = Quality(torch.zeros(len(split.unlabeled), dtype=torch.int16), CLASSES)
+            truth = PseudoLabelStats(torch.zeros(len(split.unlabeled), dtype=torch.int16), CLASSES)
             found[reader] = arrays([loader, store, truth])
     return found
 

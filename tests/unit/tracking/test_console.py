@@ -9,7 +9,7 @@ import pytest
 
 import fastssl
 from fastssl.tracking import console
-from fastssl.tracking.metrics import Record
+from fastssl.tracking.metrics import MetricsLog
 from fastssl.tracking.progress_bar import Bar, Display
 from fastssl.tracking.run_dir import RunFolder
 from tests.runs import TINY
@@ -64,10 +64,10 @@ def test_messages_stand_above_the_bar_which_repeats_no_line(monkeypatch, tmp_pat
     with console.messages():
         console.open_log(tmp_path / "log.txt")
         display = Display(10)
-        display.begin(0)
-        display.logged(5, line)
+        display.start(0)
+        display.log_metrics(5, line)
         logger.info("[a message]")
-        display.end()
+        display.stop()
     shown = sys.stderr.getvalue()
     assert "[a message]" in shown and "loss 1.0000" in shown and "step 5/10" not in shown
     assert "step 5/10  loss 1.0000" in (tmp_path / "log.txt").read_text()
@@ -114,7 +114,7 @@ def test_tensorboard_gives_the_hook_of_threads_back(tmp_path, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", hook)
     folder = RunFolder(tmp_path)
     folder.claim(resume=False)
-    record = Record(folder, True, 0)
+    record = MetricsLog(folder, True, 0)
     assert threading.excepthook != hook
     record.close()
     assert threading.excepthook is hook

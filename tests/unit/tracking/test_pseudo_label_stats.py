@@ -7,7 +7,7 @@ import torch
 
 from fastssl.algorithms.base import StepOutput
 from fastssl.distributed.collectives import SingleRank
-from fastssl.tracking.pseudo_label_stats import Quality
+from fastssl.tracking.pseudo_label_stats import PseudoLabelStats
 from tests.fake_cuda import fake_cuda, no_host_wait
 
 CLASSES = 4
@@ -33,7 +33,7 @@ def counted(truth, steps):
 def test_quality_is_what_plain_counting_finds():
     dice = random.Random(0)
     truth = [dice.choice([-1, 0, 1, 2]) for _ in range(50)]  # class 3 never occurs
-    quality = Quality(torch.tensor(truth, dtype=torch.int16), CLASSES)
+    quality = PseudoLabelStats(torch.tensor(truth, dtype=torch.int16), CLASSES)
     steps = []
     for _ in range(3):
         positions = [dice.randrange(50) for _ in range(20)]  # they may repeat
@@ -57,13 +57,13 @@ def test_quality_is_what_plain_counting_finds():
 
 
 def test_nothing_is_told_where_no_truth_is_known():
-    quality = Quality(torch.full((5,), -1), CLASSES)
+    quality = PseudoLabelStats(torch.full((5,), -1), CLASSES)
     quality.add(output(torch.zeros(5).long(), torch.ones(5)), torch.arange(5))
     assert quality.read(SingleRank()) == {}
 
 
 def test_adding_never_waits_for_the_device():
-    real = Quality(torch.tensor([0, -1, 2]), CLASSES)
+    real = PseudoLabelStats(torch.tensor([0, -1, 2]), CLASSES)
     with fake_cuda():
         real.truth = torch.empty(3, dtype=torch.int64, device="cuda")
         real.sums = torch.zeros((3, CLASSES + 1), device="cuda")

@@ -16,7 +16,7 @@ from fastssl.config.resolve import load
 from fastssl.engine import checkpoint, failures, launch
 from fastssl.engine.signals import SIGNALS, Stop
 from fastssl.errors import ConfigError, ResourceError
-from fastssl.tracking.metrics import Record
+from fastssl.tracking.metrics import MetricsLog
 from fastssl.tracking.run_dir import LOCK, RunFolder
 
 
@@ -69,13 +69,13 @@ def test_who_may_not_write_checkpoints_is_told_at_once(tmp_path):
 
 def test_a_run_whose_folder_was_replaced_writes_nothing_into_the_new_one(tmp_path):
     old = claimed(tmp_path / "run")
-    record, writer = Record(old, False, 0), checkpoint.Writer(old)
-    record.metrics("train", 1, {})
+    record, writer = MetricsLog(old, False, 0), checkpoint.Writer(old)
+    record.write("train", 1, {})
     old.path.rename(tmp_path / "moved")
     new = claimed(tmp_path / "run")
     new.config.write_text("data: digits\n")
     with pytest.raises(ResourceError, match="another run has begun"):
-        record.metrics("train", 2, {})
+        record.write("train", 2, {})
     writer.save(checkpoint.step_name(2), {})
     with pytest.raises(ResourceError, match="another run has begun"):
         writer.wait()
