@@ -38,7 +38,7 @@ def old_names(flat: dict[str, Any]) -> list[Problem]:
 
 def _today(key: str, value: Any) -> tuple[str, Any] | None:
     """Return today's key and value, or None where the name has not changed."""
-    if key in KEYS and KEYS[key] in RunConfig.model_fields:
+    if key in KEYS:
         # micro_batch=0 meant "in one part", which is the default of accumulate.
         return KEYS[key], value or RunConfig.model_fields[KEYS[key]].default
     if isinstance(value, str) and value in VALUES.get(key, ()):
