@@ -6,7 +6,7 @@ STAMP := .venv/.complete
 # Without cached bytecode every process of the tests would parse all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test lint slow faults setup browser clean
+.PHONY: quickstart test lint slow faults docs setup browser clean
 
 quickstart: setup
 	$(BIN)/fastssl train digits --out runs/quickstart --resume
@@ -25,6 +25,10 @@ slow: setup browser
 faults: setup
 	$(BIN)/python -m pytest -m faults tests/faults
 
+# Every page, link and anchor must be right: a warning is an error.
+docs: setup
+	$(BIN)/mkdocs build --strict
+
 setup: $(STAMP)
 
 # A user who can't install Debian packages (the script ends with 3) goes on without what needs them.
@@ -40,4 +44,4 @@ $(STAMP): setup.py constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build site *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -45,6 +45,7 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",
+            "mkdocs-material>=9.5",
             "ruff>=0.6",
             "mypy>=1.10",
             "types-PyYAML",

@@ -1,19 +1,23 @@
-"""Fill the tables of README.md from the records in tools/results.
+"""Write the tables of README.md and docs/ from records, and the reference pages from the code.
 
     python tools/readme_tables.py
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`. A test checks that the README is
-what this program would write, so no figure there is without its record.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. docs/algorithms.md and
+docs/configuration.md are generated as a whole. A test checks that all pages are what this program
+would write, so every number has a record and every setting its description.
 """
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the checkout, whatever is installed
 README = ROOT / "README.md"
+PAGES = (README, ROOT / "docs" / "results.md")
 RESULTS = ROOT / "tools" / "results"
 
 
@@ -120,7 +124,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def filled(text: str) -> str:
-    """Return the README with every table made anew."""
+    """Return a page with every table written again."""
 
     def fill(found: re.Match[str]) -> str:
         return f"<!-- table: {found[1]} -->\n{TABLES[found[1]]()}\n<!-- end -->"
@@ -128,5 +132,71 @@ def filled(text: str) -> str:
     return re.sub(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", fill, text, flags=re.S)
 
 
+def algorithms_page() -> str:
+    """Return the page of all algorithms, from their docstrings and settings."""
+    from fastssl.algorithms import ALGORITHMS
+
+    source = "This page is generated from the docstrings of `fastssl/algorithms/`."
+    lines = ["# Algorithms", "", source]
+    for name in ALGORITHMS:
+        entry = ALGORITHMS[name]
+        text = sys.modules[entry.step.__module__].__doc__ or ""
+        lines += ["", f"## {name}", "", linked(text.strip()), ""]
+        lines += [f"Default ratio of unlabeled to labeled images: {entry.ratio}."] * entry.unlabeled
+        lines += ["", *setting_rows(entry.config.model_fields, "algo.")]
+    return "\n".join(lines) + "\n"
+
+
+def configuration_page() -> str:
+    """Return the page of all keys of a run."""
+    from fastssl.config.schema import RunConfig
+
+    text = """# Configuration
+
+This page is generated from `fastssl/config/schema.py`. A value is taken from the default, then the
+YAML file, then `key=value` on the command line; the last one wins. `fastssl config NAME` prints the
+values of a configuration and where each comes from. The settings of an algorithm are typed as
+`algo.KEY=VALUE`; see [Algorithms](algorithms.md)."""
+    return "\n".join([text, "", *setting_rows(RunConfig.model_fields, "")]) + "\n"
+
+
+def setting_rows(fields: dict[str, Any], prefix: str) -> list[str]:
+    """Return a table of settings, or nothing where there is none."""
+    if not fields:
+        return ["It has no settings."]
+    rows = [
+        [f"`{prefix}{name}`", f"`{shown(field)}`", " ".join((field.description or "").split())]
+        for name, field in fields.items()
+    ]
+    return table(["key", "default", "meaning"], rows).splitlines()
+
+
+def shown(field: Any) -> str:
+    """Return a default as the command line takes it."""
+    value = field.get_default(call_default_factory=True)
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def linked(text: str) -> str:
+    """Make addresses links."""
+    return re.sub(r"(?<![(<])(https://[\w./-]+\w)", r"<\1>", text)
+
+
+REFERENCE: dict[str, Callable[[], str]] = {
+    "algorithms.md": algorithms_page,
+    "configuration.md": configuration_page,
+}
+
+
+def write_reference() -> None:
+    """Write the generated pages."""
+    for name, page in REFERENCE.items():
+        (ROOT / "docs" / name).write_text(page())
+
+
 if __name__ == "__main__":
-    README.write_text(filled(README.read_text()))
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))
+    write_reference()

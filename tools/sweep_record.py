@@ -3,7 +3,7 @@
     fastssl sweep cifar10_cpu --jobs 2 --out runs/cifar10_cpu
     python tools/sweep_record.py runs/cifar10_cpu
 
-writes tools/results/cifar10-cpu.json and beside it cifar10-cpu.svg: the error of every algorithm
+writes tools/results/cifar10-cpu.json and docs/images/cifar10-cpu.svg: the error of every algorithm
 by step, the mean over seeds within the range of the seeds. Runs made by another line than the
 one above: tell it with --command.
 """
@@ -25,6 +25,7 @@ from fastssl.report.load import read_all
 from fastssl.report.run_metrics import run_metrics
 
 RESULTS = Path(__file__).resolve().parent / "results"
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 380, 56, 150, 16, 44
 
@@ -55,7 +56,7 @@ def main() -> None:
         "ratio": {},
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    (RESULTS / f"{name}.svg").write_text(draw(record["results"]))
+    (IMAGES / f"{name}.svg").write_text(draw(record["results"]))
 
 
 def one_commit(cells: list[Cell]) -> str:

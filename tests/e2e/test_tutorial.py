@@ -14,7 +14,7 @@ from PIL import Image
 from tests.pictures import noise
 from tests.real_data import PHOTOS
 
-TUTORIAL = Path(__file__).resolve().parents[2] / "tools" / "tutorial.md"
+TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "own_images.md"
 
 
 def commands() -> list[str]:
@@ -29,7 +29,7 @@ def write_photographs(place: Path) -> None:
             if len(parts) != 5 or parts[1] != "ilsvrc":
                 continue
             kind, label, file = parts[2:]
-            folder = place / "pictures" if kind == "train" else place / "test" / label
+            folder = place / "images" if kind == "train" else place / "test" / label
             folder.mkdir(parents=True, exist_ok=True)
             if len(list(folder.glob(f"{label}*"))) < (15 if kind == "train" else 3):
                 content = archive.extractfile(name)
@@ -41,7 +41,7 @@ def draw_pictures(place: Path) -> None:
     random = np.random.default_rng(0)
     for number in range(10):
         for count in range(18):
-            folder = place / "pictures" if count < 15 else place / "test" / f"n{number}"
+            folder = place / "images" if count < 15 else place / "test" / f"n{number}"
             folder.mkdir(parents=True, exist_ok=True)
             picture = noise((60, 48), random)
             Image.blend(picture, noise((60, 48), np.random.default_rng(number)), 0.7).save(
@@ -53,7 +53,7 @@ def lay_out(place: Path) -> None:
     write_photographs(place) if PHOTOS.exists() else draw_pictures(place)
     seen: dict[str, int] = {}
     rows = []
-    for path in sorted((place / "pictures").iterdir()):
+    for path in sorted((place / "images").iterdir()):
         label = path.name.split("-")[0]
         seen[label] = seen.get(label, 0) + 1
         rows += [[path.name, label]] if seen[label] <= 5 else []

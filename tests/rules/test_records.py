@@ -31,18 +31,27 @@ def tool(name):
     return module
 
 
-def test_the_readme_is_what_the_records_say():
+def test_the_pages_are_what_the_records_say():
     module = tool("readme_tables")
-    text = module.README.read_text()
-    assert module.filled(text) == text, "run: python tools/readme_tables.py"
-    names = re.findall(r"<!-- table: ([\w-]+) -->", text)
+    names = []
+    for page in module.PAGES:
+        text = page.read_text()
+        assert module.filled(text) == text, "run: python tools/readme_tables.py"
+        names += re.findall(r"<!-- table: ([\w-]+) -->", text)
     assert sorted(names) == sorted(module.TABLES)
 
 
+def test_the_reference_pages_are_generated_from_the_code():
+    module = tool("readme_tables")
+    for name, page in module.REFERENCE.items():
+        assert (ROOT / "docs" / name).read_text() == page(), "run: python tools/readme_tables.py"
+
+
 def test_figures_are_drawn_from_their_records():
-    drawn = sorted((ROOT / "tools" / "results").glob("*.svg"))
+    drawn = sorted((ROOT / "docs" / "images").glob("*.svg"))
     assert drawn
     for figure in drawn:
-        results = json.loads(figure.with_suffix(".json").read_text())["results"]
+        record = ROOT / "tools" / "results" / f"{figure.stem}.json"
+        results = json.loads(record.read_text())["results"]
         assert tool("sweep_record").draw(results) == figure.read_text(), figure.name
-        assert f"tools/results/{figure.name}" in (ROOT / "README.md").read_text()
+        assert f"images/{figure.name}" in (ROOT / "docs" / "results.md").read_text()

@@ -8,9 +8,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What to write instead stands in the style guide of CONTRIBUTING.md.
 WORDS = set(
-    "guess guesses guessed sure surely sureness surest judge judges judged judging figures travel "
-    "trip facts guard remember settle everyone tell tells told say says picture pictures heard "
-    "labelled unlabelled normalise normalised words places".split()
+    re.findall(
+        r"\w+",
+        "guess guesses guessed sure surely sureness surest judge judges judged judging figures "
+        "travel trip facts guard remember settle everyone tell tells told say says picture "
+        "pictures heard labelled unlabelled normalise normalised words places",
+    )
 )
 NAMES = {"Loaded", "write_whole", "asked_to_stop", "p_cutoff", "uratio", "lambda_u", "util_ratio"}
 # Tables that translate names of earlier versions and of other programs.
@@ -23,9 +26,7 @@ def identifiers(tree: ast.AST):
             yield node.id
         elif isinstance(node, ast.Attribute):
             yield node.attr
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.keyword) and node.arg:
+        elif isinstance(node, ast.arg) or (isinstance(node, ast.keyword) and node.arg):
             yield node.arg
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

@@ -15,7 +15,8 @@ from fastssl.config import resolve
 from fastssl.sweep import grid
 
 ROOT = Path(__file__).resolve().parents[3]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "tools/tutorial.md", "tools/many_machines.md")
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS))
 
 LIGHT = [
     ["--help"],

@@ -18,6 +18,7 @@ def make(tmp_path, monkeypatch):
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     monkeypatch.setattr(tool, "RESULTS", tmp_path)
+    monkeypatch.setattr(tool, "IMAGES", tmp_path)
 
     def run(folder, *words):
         monkeypatch.setattr(sys, "argv", ["sweep_record.py", str(folder), *words])
