@@ -176,7 +176,7 @@ def shown(field: Any) -> str:
     value = field.get_default(call_default_factory=True)
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    return str(value)
+    return str(value) or "{}"
 
 
 def linked(text: str) -> str:
