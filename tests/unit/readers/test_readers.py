@@ -1,5 +1,4 @@
 import builtins
-import itertools
 import os
 import re
 import shutil
@@ -47,13 +46,6 @@ def read(reader, indices):
     return out
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_raw_images_are_exactly_those_requested_repeats_included(stores, opened, name):
-    found = read(opened["raw", name], INDICES)
-    wanted = np.stack([stores["raw"].image("train", index) for index in INDICES])
-    np.testing.assert_array_equal(found, wanted)
-
-
 def test_all_readers_decode_jpeg_to_the_same_bytes(stores, opened):
     found = [read(opened["jpeg", name], INDICES) for name in NAMES]
     np.testing.assert_array_equal(found[0], found[1])
@@ -77,17 +69,6 @@ def test_a_stream_follows_its_plan_through_sizes_and_segments(
         np.testing.assert_array_equal(found, images[indices])
         count += 1
     assert count == len(plan)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_endless_plan_is_read_only_as_far_as_needed(opened, name):
-    requested = itertools.count()
-    plan = (np.array([next(requested) % 96]) for _ in itertools.count())
-    stream = opened["raw", name].stream(plan)
-    for _ in range(3):
-        next(stream)
-    stream.close()
-    assert next(requested) < 200
 
 
 @pytest.mark.parametrize("name", ["ffcv", "dali"])
