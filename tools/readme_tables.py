@@ -154,9 +154,9 @@ def configuration_page() -> str:
     text = """# Configuration
 
 This page is generated from `fastssl/config/schema.py`. A value is taken from the default, then the
-YAML file, then `key=value` on the command line; the last one wins. `fastssl config digits` prints the
-values of that configuration and where each comes from. The settings of an algorithm are typed as
-`algo.KEY=VALUE`; see [Algorithms](algorithms.md)."""
+YAML file, then `key=value` on the command line; the last one wins. `fastssl config digits` prints
+the values of that configuration and where each comes from. The settings of an algorithm are typed
+as `algo.KEY=VALUE`; see [Algorithms](algorithms.md)."""
     return "\n".join([text, "", *setting_rows(RunConfig.model_fields, "")]) + "\n"
 
 

@@ -43,7 +43,7 @@ def test_images_come_in_the_order_requested_repeats_included(stores, readers):
 def test_a_stream_yields_one_array_for_each_entry_of_its_plan(stores, readers):
     plan = [np.arange(size) for size in (4, 4, 7, 0, 2)]
     images = [np.array(found) for found in readers["raw"].stream(iter(plan))]
-    assert [found.shape for found in images] == [(len(one), 16, 16, 3) for one in plan]
+    assert [found.shape for found in images] == [(len(one), *readers["raw"].shape) for one in plan]
 
 
 def test_an_endless_plan_is_read_only_as_far_as_needed(readers):
