@@ -1,3 +1,3 @@
 """The version of fastssl, alone in its file so that packaging reads it without an import."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
