@@ -5,7 +5,7 @@
 #
 # ILSVRC holds train/ and val/ as image-net.org gives them. Run it again to go on after an
 # interruption: a store that is there is kept, and training resumes. One machine; for several see
-# tools/many_machines.md.
+# docs/many_machines.md.
 set -euo pipefail
 
 usage() {

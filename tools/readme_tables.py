@@ -165,13 +165,13 @@ def setting_rows(fields: dict[str, Any], prefix: str) -> list[str]:
     if not fields:
         return ["It has no settings."]
     rows = [
-        [f"`{prefix}{name}`", f"`{shown(field)}`", " ".join((field.description or "").split())]
+        [f"`{prefix}{name}`", f"`{default_of(field)}`", " ".join((field.description or "").split())]
         for name, field in fields.items()
     ]
     return table(["key", "default", "meaning"], rows).splitlines()
 
 
-def shown(field: Any) -> str:
+def default_of(field: Any) -> str:
     """Return a default as the command line takes it."""
     value = field.get_default(call_default_factory=True)
     if value is None or isinstance(value, bool):
