@@ -43,7 +43,7 @@ def make_batch(
     dtype: torch.dtype = torch.float32,
     unlabeled: int = UNLABELED,
 ) -> Batch:
-    """Give a random batch with the views that the algorithm declares; two positions repeat."""
+    """Give a random batch with the views that the algorithm declares."""
     source = torch.Generator().manual_seed(seed)
     unlabeled = unlabeled if algorithm.views else 0
 
@@ -52,7 +52,6 @@ def make_batch(
         return drawn.to(dtype).contiguous(memory_format=torch.channels_last)
 
     position = torch.randperm(IMAGES, generator=source)[:unlabeled]
-    position[-2:] = position[:2]
     return Batch(
         images=pictures(LABELED),
         labels=torch.randint(CLASSES, (LABELED,), generator=source),
