@@ -113,16 +113,16 @@ class Group:
             return None
         return found if isinstance(found, dict) else None
 
-    def agree(self, facts: dict[str, str]) -> None:
+    def agree(self, values: dict[str, str]) -> None:
         """Refuse to start where ranks differ in what they were given."""
         if self.ranks.world == 1:
             return
         import torch.distributed as dist
 
         given: list[dict[str, str]] = [{} for _ in range(self.ranks.world)]
-        dist.all_gather_object(given, facts)
+        dist.all_gather_object(given, values)
         for rank, other in enumerate(given):
-            for name in facts:
+            for name in values:
                 if other[name] != given[0][name]:
                     parts = difference(given[0][name], other[name])
                     raise ConfigError(

@@ -200,8 +200,8 @@ def write_start(learner: Learner, data: TrainingData, folder: RunFolder) -> None
     try:
         if not folder.started():
             text = yaml.safe_dump(learner.resolved.as_dict(), sort_keys=False)
-            facts = {**environment.describe(), "class_names": data.store.class_names}
-            write_json(folder.environment, facts)
+            content = {**environment.describe(), "class_names": data.store.class_names}
+            write_json(folder.environment, content)
             write_atomic(folder.config, text.encode())
     except OSError as error:
         raise cannot_write(folder.path, error) from error

@@ -155,7 +155,7 @@ class Predictor:
                 yield Outcome(path, None if pixels is None else next(rows), reason)
 
     def store(
-        self, store: Store, split: str, places: npt.NDArray[np.int64]
+        self, store: Store, split: str, indices: npt.NDArray[np.int64]
     ) -> Iterator[npt.NDArray[np.float32]]:
         """Yield the logits of images of a store, [n, C], in the same batches as an evaluation."""
         height, width = self.preprocessing.size
@@ -167,7 +167,7 @@ class Predictor:
         with open_batches(
             store,
             split,
-            places,
+            indices,
             size=self.preprocessing.size,
             config=self.resolved.config,
             device=self.device,
