@@ -24,6 +24,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def digits_in_all_formats(data: Path) -> Path:
+    """Return a store of the digits in every format that can be written here."""
+    folder = data.parent / "digits-in-all-formats"
+    with (data.parent / "formats.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "dataset.json").exists():
+            import fastssl
+            from tests.reading import INSTALLED_FORMATS
+
+            fastssl.convert("digits", folder, formats=INSTALLED_FORMATS, progress=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def trained(data: Path) -> Path:
     """Return a short FlexMatch run on the digits, trained once for all xdist workers."""
     folder = data.parent / "trained"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ImageNet with 100 labels a class, as in the FlexMatch paper: convert, train on N devices, evaluate.
 #
-#   tools/imagenet_100k.sh ILSVRC [--store DIR] [--out DIR] [--nproc N] [--size PIXELS] [key=value ...]
+#   tools/imagenet_100k.sh ILSVRC [--store DIR] [--out DIR] [--nproc N] [--size PIXELS] [--format F] [key=value ...]
 #
 # ILSVRC holds train/ and val/ as image-net.org gives them. Run it again to go on after an
 # interruption: a store that is there is kept, and training resumes. One machine; for several see
@@ -22,11 +22,12 @@ python=${PYTHON:-python3}
 raw="" store=data/imagenet out=runs/imagenet-100k nproc="" words=() convert=()
 while (($#)); do
     case $1 in
-    --store | --out | --nproc | --size) (($# > 1)) || refuse "$1 wants a value" ;;&
+    --store | --out | --nproc | --size | --format) (($# > 1)) || refuse "$1 wants a value" ;;&
     --store) store=$2 && shift 2 ;;
     --out) out=$2 && shift 2 ;;
     --nproc) nproc=$2 && shift 2 ;;
     --size) convert+=(--size "$2") && words+=("image_size=$2") && shift 2 ;;
+    --format) convert+=(--format "$2") && shift 2 ;;
     -h | --help) usage ;;
     -*) refuse "there is no option $1" ;;
     *=*) words+=("$1") && shift ;;

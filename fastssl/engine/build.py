@@ -17,8 +17,8 @@ from fastssl.distributed.collectives import Ranks, SingleRank
 from fastssl.engine import checkpoint, optim
 from fastssl.engine.build_data import find_store, make_data, view_recipes
 from fastssl.engine.devices import Device
-from fastssl.engine.ema import Ema
 from fastssl.engine.nonfinite import NonFiniteCheck
+from fastssl.engine.optim import Ema
 from fastssl.engine.scaler import Scaler
 from fastssl.errors import ConfigError
 from fastssl.tracking.pseudo_label_stats import PseudoLabelStats

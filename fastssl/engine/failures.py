@@ -56,7 +56,8 @@ class out_of_memory:
 def write_failure(folder: RunFolder, rank: int, error: UserError, world: int) -> None:
     """Write exit code and message to summary.json if the folder is a run that is not finished."""
     if world > 1:
-        print(f"rank {rank}: exit {error.exit_code}", file=sys.stderr)
+        # With the reason: torchrun may end this process before the command prints its error.
+        print(f"rank {rank}: exit {error.exit_code}: {error.what}", file=sys.stderr, flush=True)
     if not folder.started() or folder.finished():
         return
     content = {"status": "failed", "exit": error.exit_code, "rank": rank, "what": error.what}

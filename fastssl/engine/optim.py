@@ -1,11 +1,12 @@
-"""SGD as the paper has it: Nesterov, a cosine of 7/16, no decay on biases and BatchNorm."""
+"""SGD as in the paper (Nesterov, cosine of 7/16, no decay of 1-D parameters), and the EMA."""
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fastssl.config.schema import RunConfig
 
@@ -30,3 +31,30 @@ def build(model: nn.Module, config: RunConfig) -> torch.optim.SGD:
 def learning_rate(config: RunConfig, step: int) -> float:
     """Return the learning rate of a step: lr · cos(7π/16 · k/K)."""
     return config.lr * math.cos(7 * math.pi / 16 * step / config.steps)
+
+
+class Ema:
+    """An exponential moving average of a model's parameters, held in a second model.
+
+    Parameters are averaged; BatchNorm buffers are copied from the student.
+    """
+
+    def __init__(self, student: nn.Module, decay: float) -> None:
+        self.model = copy.deepcopy(student).requires_grad_(False)
+        self.decay = decay
+        self._averages: list[Tensor] = list(self.model.parameters())
+        self._weights = [p.detach() for p in student.parameters()]
+        self._buffers = list(zip(self.model.buffers(), student.buffers(), strict=True))
+
+    @torch.no_grad()
+    def update(self, moves: Tensor) -> None:
+        """Move towards the student by 1 - decay, or not at all if the scalar `moves` is 0."""
+        gaps = torch._foreach_sub(self._weights, self._averages)
+        torch._foreach_mul_(gaps, moves * (1 - self.decay))
+        torch._foreach_add_(self._averages, gaps)
+
+    @torch.no_grad()
+    def copy_buffers(self) -> None:
+        """Copy the student's BatchNorm statistics; needed before an evaluation or a save."""
+        for mine, theirs in self._buffers:
+            mine.copy_(theirs)

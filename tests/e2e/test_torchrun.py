@@ -93,6 +93,7 @@ def recipe(tmp_path: Path, data: Path, *readers: str) -> None:
         out = tmp_path / f"run-{reader}"
         command = ["bash", str(ROOT / "tools/imagenet_100k.sh"), str(raw), "--size", "64"]
         command += ["--store", str(tmp_path / "store"), "--out", str(out), "--nproc", "2"]
+        command += ["--format", ",".join(readers)]
         done = finish([*command, *words, f"reader={reader}"], tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
         assert "error" in done.stdout  # the table of the evaluation

@@ -49,7 +49,7 @@ def within_step(number: int) -> None:
 
 def after_weights(number: int) -> None:
     """Die between the weights and their average."""
-    from fastssl.engine.ema import Ema
+    from fastssl.engine.optim import Ema
 
     at_call(Ema, "update", number)
 

@@ -33,9 +33,9 @@ def first_met(store: Store, step: int) -> int:
     [("dali", "train-00000.tar", "offset"), ("ffcv", "train.beton", "beton")],
 )
 def test_a_run_stops_at_a_damaged_image_and_goes_on_once_it_is_restored(
-    data: Path, whole: Path, tmp_path: Path, reader: str, file: str, column: str
+    digits_in_all_formats: Path, whole: Path, tmp_path: Path, reader: str, file: str, column: str
 ) -> None:
-    store = open_store(shutil.copytree(data / "digits", tmp_path / "digits"))
+    store = open_store(shutil.copytree(digits_in_all_formats, tmp_path / "digits"))
     image = first_met(store, STEP)
     content = bytearray((store.path / file).read_bytes())
     content[int(store.records("train")[image][column]) + 100] ^= 1
@@ -49,6 +49,6 @@ def test_a_run_stops_at_a_damaged_image_and_goes_on_once_it_is_restored(
     assert "Traceback" not in text
     assert runs.last(out)["trip"]["step"] == 3
 
-    shutil.copy(data / "digits" / file, store.path / file)
+    shutil.copy(digits_in_all_formats / file, store.path / file)
     assert runs.train(out, *words, resume=True, before=places.quiet(told)) == 0, told.read_text()
     runs.assert_same(runs.last(whole)["model"], runs.last(out)["model"], "model")

@@ -155,9 +155,11 @@ def cut_while_loading(path: Path) -> None:
         ("resident", "train-00000.tar", 0),
     ],
 )
-def test_a_file_that_is_cut_short_while_it_is_mapped(data, tmp_path, tally, reader, file, kept):
+def test_a_file_that_is_cut_short_while_it_is_mapped(
+    digits_in_all_formats, tmp_path, tally, reader, file, kept
+):
     store, out, told = tmp_path / "digits", tmp_path / "run", tmp_path / "told"
-    shutil.copytree(data / "digits", store)
+    shutil.copytree(digits_in_all_formats, store)
     path = store / file
     act = partial(cut_after, 4, path, reader) if kept else partial(cut_while_loading, path)
     words = [f"store={store}", f"reader={reader}", "steps=24"]
@@ -169,7 +171,7 @@ def test_a_file_that_is_cut_short_while_it_is_mapped(data, tmp_path, tally, read
         assert "restore the store from a copy" in text and "Traceback" not in text
         if kept:
             assert runs.last(out)["trip"]["step"] >= kept
-        shutil.copy(data / "digits" / file, path)
+        shutil.copy(digits_in_all_formats / file, path)
         again = runs.train(out, *words, resume=bool(kept), before=places.quiet(told))
         assert again == 0, told.read_text()
         assert runs.last(out)["trip"]["step"] == 24

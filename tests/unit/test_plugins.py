@@ -135,7 +135,7 @@ def test_all_three_from_files_train_resume_judge_and_predict(
     model = fastssl.load("../run")
     assert type(model.model).__name__ == "Net" and model.resolved.algorithm.name == "half"
     assert model.predict(np.zeros((16, 16, 3), np.uint8)).label in ("lying", "standing")
-    with pytest.raises(ConfigError, match="gives no features"):
+    with pytest.raises(ConfigError, match="has no features"):
         model.features(np.zeros((16, 16, 3), np.uint8))
 
 

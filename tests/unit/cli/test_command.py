@@ -16,7 +16,7 @@ from fastssl.sweep import grid
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS))
+DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in DOCS))
 
 LIGHT = [
     ["--help"],

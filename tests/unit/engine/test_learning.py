@@ -13,7 +13,7 @@ from fastssl.config.resolve import load
 from fastssl.config.schema import RunConfig
 from fastssl.engine import devices, loop, optim
 from fastssl.engine.build import assemble
-from fastssl.engine.ema import Ema
+from fastssl.engine.optim import Ema
 from fastssl.engine.progress import TrainingProgress, evaluates
 from fastssl.engine.scaler import GROWTH_EVERY, START, Scaler
 from fastssl.models import build
