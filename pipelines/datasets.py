@@ -4,7 +4,7 @@ A new data set is one entry here and one reader function in `pipelines.sources`.
 """
 
 from pipelines.registry import Registry
-from pipelines.sources import Dataset, Download, Triple
+from pipelines.sources import Dataset, Triple
 
 
 def _per_255(red: float, green: float, blue: float) -> Triple:
@@ -24,8 +24,6 @@ for _entry in (
         classes=10,
         class_names=DIGITS,
         size=16,
-        train_size=16,
-        test_size=16,
         train=1_437,
         test=360,
         mean=(0.3098, 0.3098, 0.3098),
@@ -37,7 +35,7 @@ for _entry in (
         name="cifar10",
         description="small photographs of ten kinds of thing",
         terms="no license is stated; its author asks to cite Krizhevsky, 2009",
-        reader="pipelines.sources.cifar:cifar10",
+        reader="pipelines.sources.cifar:source",
         page="https://www.cs.toronto.edu/~kriz/cifar.html",
         folder="cifar-10-batches-py",
         files={
@@ -49,28 +47,20 @@ for _entry in (
             "test_batch": "40351d587109b95175f43aff81a1287e",
             "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
         },
-        downloads=(
-            Download(
-                "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-                "c58f30108f718f92721af3b95e74349a",
-            ),
-        ),
+        archive="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        archive_md5="c58f30108f718f92721af3b95e74349a",
         classes=10,
         size=32,
-        train_size=32,
-        test_size=32,
         train=50_000,
         test=10_000,
         mean=_per_255(125.3, 123.0, 113.9),
         std=_per_255(63.0, 62.1, 66.7),
-        flip=True,
-        padding=4,
     ),
     Dataset(
         name="cifar100",
         description="small photographs of a hundred kinds of thing",
         terms="no license is stated; its author asks to cite Krizhevsky, 2009",
-        reader="pipelines.sources.cifar:cifar100",
+        reader="pipelines.sources.cifar:source",
         page="https://www.cs.toronto.edu/~kriz/cifar.html",
         folder="cifar-100-python",
         files={
@@ -78,22 +68,14 @@ for _entry in (
             "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
             "meta": "7973b15100ade9c7d40fb424638fde48",
         },
-        downloads=(
-            Download(
-                "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-                "eb9058c3a382ffc7106e4002c42a8d85",
-            ),
-        ),
+        archive="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+        archive_md5="eb9058c3a382ffc7106e4002c42a8d85",
         classes=100,
         size=32,
-        train_size=32,
-        test_size=32,
         train=50_000,
         test=10_000,
         mean=_per_255(129.3, 124.1, 112.4),
         std=_per_255(68.2, 65.4, 70.4),
-        flip=True,
-        padding=4,
     ),
     Dataset(
         name="svhn",
@@ -107,32 +89,14 @@ for _entry in (
             "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
             "extra_32x32.mat": "a93ce644f1a588dc4d68dda5feec44a7",
         },
-        downloads=(
-            Download(
-                "http://ufldl.stanford.edu/housenumbers/train_32x32.mat",
-                "e26dedcc434d2e4c54c9b2d4a06d8373",
-            ),
-            Download(
-                "http://ufldl.stanford.edu/housenumbers/test_32x32.mat",
-                "eb5a983be6a315427106f1b164d9cef3",
-            ),
-            Download(
-                "http://ufldl.stanford.edu/housenumbers/extra_32x32.mat",
-                "a93ce644f1a588dc4d68dda5feec44a7",
-                extra=True,
-            ),
-        ),
+        optional=("extra_32x32.mat",),
         classes=10,
         class_names=DIGITS,
         size=32,
-        train_size=32,
-        test_size=32,
         train=604_388,
         test=26_032,
         mean=(0.4380, 0.4440, 0.4730),
         std=(0.1751, 0.1771, 0.1744),
-        flip=True,
-        padding=4,
     ),
     Dataset(
         name="stl10",
@@ -148,22 +112,14 @@ for _entry in (
             "test_X.bin": "7f263ba9f9e0b06b93213547f721ac82",
             "test_y.bin": "36f9794fa4beb8a2c72628de14fa638e",
         },
-        downloads=(
-            Download(
-                "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
-                "91f7769df0f17e558f3565bffb0c7dfb",
-            ),
-        ),
+        archive="http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        archive_md5="91f7769df0f17e558f3565bffb0c7dfb",
         classes=10,
         size=96,
-        train_size=96,
-        test_size=96,
         train=105_000,
         test=8_000,
         mean=_per_255(112.4, 109.1, 98.6),
         std=_per_255(68.4, 66.6, 68.5),
-        flip=True,
-        padding=4,
     ),
     Dataset(
         name="imagenet",
@@ -174,13 +130,10 @@ for _entry in (
         classes=1_000,
         size=224,
         train_size=256,
-        test_size=224,
         train=1_281_167,
         test=50_000,
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
-        flip=True,
-        padding=4,
     ),
 ):
     DATASETS.add(_entry.name, _entry)

@@ -97,20 +97,6 @@ class Source:
     notes: list[str] = field(default_factory=list)  # printed for the user
 
 
-@dataclass(frozen=True)
-class Download:
-    """A file to fetch; an archive is unpacked."""
-
-    url: str
-    md5: str
-    extra: bool = False  # left out by --no-extra
-
-    @property
-    def file(self) -> str:
-        """Return the name of the file."""
-        return self.url.rsplit("/", 1)[1]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     """A standard data set: all that is known about it before a byte is read."""
@@ -122,18 +108,21 @@ class Dataset:
     page: str = ""  # of the publisher; empty if the data comes with a library
     folder: str = ""  # that the publisher's archive unpacks to
     files: Mapping[str, str] = field(default_factory=dict)  # published file -> its MD5
-    downloads: tuple[Download, ...] = ()  # empty if a person must agree to the terms first
+    # Where `--download` finds them: in an archive, or if there is none, each under `page`. No
+    # files are listed if a person must agree to the terms first.
+    archive: str = ""
+    archive_md5: str = ""
+    optional: tuple[str, ...] = ()  # files that --no-extra leaves out
     classes: int
     class_names: tuple[str, ...] | None = None  # None if the publisher's files name them
-    size: int  # side of a view
-    train_size: int  # side of a stored training image
-    test_size: int
+    size: int  # side of a view, and of a stored image
+    train_size: int | None = None  # side of a stored training image if it is another
     train: int  # number of images
     test: int
     mean: Triple  # of pixels in 0..1
     std: Triple
-    flip: bool  # True if a mirrored image is as good an example
-    padding: int  # reflected border of the weak view's random crop, in pixels
+    flip: bool = True  # True if a mirrored image is as good an example
+    padding: int = 4  # reflected border of the weak view's random crop, in pixels
     resize: str = "squash"
 
     @property
@@ -170,11 +159,13 @@ def array_chunks(
     images: Pixels, labels: Labels, name: str, indices: Sequence[int] | None = None
 ) -> Iterator[Chunk]:
     """Cut arrays in memory into chunks; an image is named by its file and its index in it."""
+    import numpy as np
+
     indices = range(len(images)) if indices is None else indices
     for start in range(0, len(images), ARRAY_CHUNK):
         part = slice(start, start + ARRAY_CHUNK)
         paths = [f"{name}:{index}" for index in indices[part]]
-        yield Chunk(labels[part], paths, images=images[part])
+        yield Chunk(labels[part], paths, images=np.ascontiguousarray(images[part]))
 
 
 def file_chunks(files: Sequence[str], labels: Labels, paths: Sequence[str]) -> Iterator[Chunk]:

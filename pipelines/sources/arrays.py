@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources import ARRAY_CHUNK, Chunk, Labels, Pixels, Source, SourceOptions, SourceSplit
+from pipelines.sources import (
+    ARRAY_CHUNK,
+    Chunk,
+    Labels,
+    Source,
+    SourceOptions,
+    SourceSplit,
+    array_chunks,
+)
 from pipelines.sources.folder import side_for
 from pipelines.sources.hold_out import fraction, held_out, note
 
@@ -39,17 +47,16 @@ def source(path: Path, options: SourceOptions) -> Source:
     images = _open(path, "images", len(labels))
     notes: list[str] = []
     if "test_images" in known and "test_labels" in known:
+        chosen = np.zeros(len(labels), bool)
         test_labels = _numbers(raw["test_labels"], names)
-        test = _split(_open(path, "test_images", len(test_labels)), test_labels, None)
-        splits = {"train": _split(images, labels, None), "test": test}
+        test_images = _open(path, "test_images", len(test_labels))
+        test = _split(test_images, test_labels, np.ones(len(test_labels), bool))
     else:
         share = fraction(options.test_fraction)
         chosen = held_out(labels, share, options.seed)
-        splits = {
-            "train": _split(images, labels, ~chosen),
-            "test": _split(images, labels, chosen),
-        }
+        test = _split(images, labels, chosen)
         notes += [note(share)] if options.test_fraction is None else []
+    splits = {"train": _split(images, labels, ~chosen), "test": test}
     return Source(
         name=path.stem,
         class_names=names,
@@ -84,29 +91,12 @@ def _numbers(labels: npt.NDArray[Any], names: list[str]) -> Labels:
     return flat.astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _Images:
+class _Images(NamedTuple):
     """An array of images inside a `.npz`."""
 
     path: Path
     name: str
-    shape: tuple[int, ...]
-
-    def chunks(self) -> Iterator[Pixels]:
-        """Read the images a few at a time, gray ones turned into color."""
-        one = int(np.prod(self.shape[1:]))
-        with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.name}.npy") as file:
-            _header(file)
-            for start in range(0, self.shape[0], ARRAY_CHUNK):
-                count = min(ARRAY_CHUNK, self.shape[0] - start)
-                try:
-                    data = file.read(count * one)
-                except Exception as error:  # of the archive, or of what unpacks it
-                    raise DataError(f"{self.path} is damaged: {error}", _HINT) from None
-                if len(data) != count * one:
-                    raise DataError(f"{self.path} ends within {self.name}", _HINT)
-                images = np.frombuffer(data, np.uint8).reshape(count, *self.shape[1:3], -1)
-                yield np.broadcast_to(images, (*images.shape[:3], 3))
+    shape: tuple[int, ...]  # [n, H, W], [n, H, W, 1] or [n, H, W, 3]
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -129,9 +119,8 @@ def _open(path: Path, name: str, count: int) -> _Images:
     return _Images(path, name, shape)
 
 
-def _split(images: _Images, labels: Labels, chosen: Labels | None) -> SourceSplit:
+def _split(images: _Images, labels: Labels, chosen: Labels) -> SourceSplit:
     height, width = images.shape[1:3]
-    chosen = np.ones(len(labels), bool) if chosen is None else chosen
     size = side_for([(width, height)])
     return SourceSplit(
         int(chosen.sum()),
@@ -142,10 +131,21 @@ def _split(images: _Images, labels: Labels, chosen: Labels | None) -> SourceSpli
 
 
 def _chunks(images: _Images, labels: Labels, chosen: Labels) -> Iterator[Chunk]:
-    start = 0
-    for part in images.chunks():
-        indices = start + np.flatnonzero(chosen[start : start + len(part)])
-        if len(indices):
-            paths = [f"{images.path.name}:{images.name}:{index}" for index in indices]
-            yield Chunk(labels[indices], paths, images=np.ascontiguousarray(part[indices - start]))
-        start += len(part)
+    """Read the chosen images a few at a time, gray ones turned into color."""
+    one = math.prod(images.shape[1:])
+    with zipfile.ZipFile(images.path) as archive, archive.open(f"{images.name}.npy") as file:
+        _header(file)
+        for start in range(0, len(labels), ARRAY_CHUNK):
+            part = slice(start, start + ARRAY_CHUNK)
+            count = len(labels[part])
+            try:
+                data = file.read(count * one)
+            except Exception as error:  # of the archive, or of what unpacks it
+                raise DataError(f"{images.path} is damaged: {error}", _HINT) from None
+            if len(data) != count * one:
+                raise DataError(f"{images.path} ends within {images.name}", _HINT)
+            pixels = np.frombuffer(data, np.uint8).reshape(count, *images.shape[1:3], -1)
+            pixels = np.broadcast_to(pixels, (*pixels.shape[:3], 3))[chosen[part]]
+            indices = start + np.flatnonzero(chosen[part])
+            name = f"{images.path.name}:{images.name}"
+            yield from array_chunks(pixels, labels[indices], name, indices.tolist())

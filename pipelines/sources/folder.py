@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources import Labels, Skipped, Source, SourceOptions, SourceSplit, file_chunks
+from pipelines.sources import Skipped, Source, SourceOptions, SourceSplit, file_chunks
 from pipelines.sources.hold_out import fraction, held_out, note
 from pipelines.sources.label_file import read_labels
 from pipelines.sources.scan import Scan
@@ -20,16 +20,7 @@ PROBED = 32  # images whose headers suggest a size
 _SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "unlabeled"}
 
 
-@dataclass
-class _Files:
-    """Image files with their labels, in the order they will be stored."""
-
-    files: list[str] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-
-    def add(self, files: Sequence[str], label: int) -> None:
-        self.files.extend(files)
-        self.labels.extend([label] * len(files))
+Files = list[tuple[str, int]]  # image files and their labels, in the order they are stored
 
 
 def source(folder: Path, options: SourceOptions) -> Source:
@@ -45,16 +36,18 @@ def source(folder: Path, options: SourceOptions) -> Source:
     else:
         names, train = _class_folders(scan, notes)
     if options.unlabeled is not None:
-        train.add(list(_scan(options.unlabeled, options, skipped, apart).images()), -1)
-    labels = np.array(train.labels, np.int64)
+        scan = _scan(options.unlabeled, options, skipped, apart)
+        train += [(path, -1) for path in scan.images()]
+    labels = np.array([label for _, label in train], np.int64)
     test = held_out(labels, share, options.seed)
-    size = suggested_size(train.files)
+    size = suggested_size([path for path, _ in train])
     splits = {
-        "train": _split(train.files, labels, ~test, size),
-        "test": _split(train.files, labels, test, size),
+        "train": _split([*compress(train, ~test)], size),
+        "test": _split([*compress(train, test)], size),
     }
     if options.test is not None:
-        splits["test"] = _test_folder(_scan(options.test, options, skipped, apart), names, size)
+        scan = _scan(options.test, options, skipped, apart)
+        splits["test"] = _split(_test_folder(scan, names), size)
     elif options.test_fraction is None:
         notes.append(note(share))
     if skipped:
@@ -89,7 +82,7 @@ def _scan(
     return Scan(folder.absolute(), options.follow, skipped, apart)
 
 
-def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], _Files]:
+def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], Files]:
     """Return the classes, one for each folder, and their images."""
     folders = scan.folders()
     names = [path.name for path in folders]
@@ -109,12 +102,12 @@ def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], _Files]:
         notes.append(
             f"taken for classes: {', '.join(odd)}; use --test and --unlabeled if they are not"
         )
-    images = _Files()
+    images: Files = []
     kept: list[str] = []
     for path in folders:
         files = list(scan.images(path))
         if files:
-            images.add(files, len(kept))
+            images += [(file, len(kept)) for file in files]
             kept.append(path.name)
         else:
             notes.append(f"left out: the folder {escape(path.name)} holds no image")
@@ -126,7 +119,7 @@ def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], _Files]:
     return kept, images
 
 
-def _listed(scan: Scan, file: Path) -> tuple[list[str], _Files]:
+def _listed(scan: Scan, file: Path) -> tuple[list[str], Files]:
     """Read labels from a list; an image that is not in it has none. Labeled images come first."""
     root = os.fspath(scan.root)
     # Paths are relative to the folder, or absolute, as `fastssl label` writes them.
@@ -144,21 +137,17 @@ def _listed(scan: Scan, file: Path) -> tuple[list[str], _Files]:
         )
     names = sorted(set(wanted.values()), key=_numbers_first)
     number_of = {name: number for number, name in enumerate(names)}
-    images = _Files()
-    for path, whole in known.items():
-        if path in wanted:
-            images.add([whole], number_of[wanted[path]])
-    images.add([whole for path, whole in known.items() if path not in wanted], -1)
-    return names, images
+    images = [(known[path], number_of[wanted[path]]) for path in known if path in wanted]
+    return names, images + [(known[path], -1) for path in known if path not in wanted]
 
 
 def _numbers_first(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
 
 
-def _test_folder(scan: Scan, names: list[str], size: int) -> SourceSplit:
+def _test_folder(scan: Scan, names: list[str]) -> Files:
     number_of = {name: number for number, name in enumerate(names)}
-    images = _Files()
+    images: Files = []
     for path in scan.folders():
         files = list(scan.images(path))
         if files and path.name not in number_of:
@@ -166,17 +155,16 @@ def _test_folder(scan: Scan, names: list[str], size: int) -> SourceSplit:
                 f"{path} is a class that the training images do not have",
                 f"the classes are: {', '.join(map(escape, names[:20]))}",
             )
-        images.add(files, number_of.get(path.name, -1))
-    if not images.files:
+        images += [(file, number_of[path.name]) for file in files]
+    if not images:
         raise DataError(f"{scan.root} holds no class folders with images", "look at --test")
-    labels = np.array(images.labels, np.int64)
-    return _split(images.files, labels, np.ones(len(labels), bool), size)
+    return images
 
 
-def _split(files: Sequence[str], labels: Labels, chosen: Labels, size: int) -> SourceSplit:
-    part = [files[index] for index in np.flatnonzero(chosen).tolist()]
-    its_labels = labels[chosen]
-    return SourceSplit(len(part), size, lambda: file_chunks(part, its_labels, part))
+def _split(images: Files, size: int) -> SourceSplit:
+    paths = [path for path, _ in images]
+    labels = np.array([label for _, label in images], np.int64)
+    return SourceSplit(len(paths), size, lambda: file_chunks(paths, labels, paths))
 
 
 def suggested_size(files: Sequence[str]) -> int:

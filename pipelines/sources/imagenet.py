@@ -34,8 +34,8 @@ def source(entry: Dataset, root: Path, options: SourceOptions) -> Source:
         )
     notes = [] if len(names) == entry.classes else [f"{len(names)} classes, not {entry.classes:,}"]
     splits = {
-        "train": _split(base, names, train, entry.train_size),
-        "test": _split(base, names, validation, entry.test_size),
+        "train": _split(base, names, train, entry.train_size or entry.size),
+        "test": _split(base, names, validation, entry.size),
     }
     made = entry.source(names, splits, notes)
     made.skipped.extend(skipped)

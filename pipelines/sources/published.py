@@ -54,7 +54,7 @@ def download(entry: Dataset, root: Path, *, extra: bool = True) -> None:
     """Fetch the publisher's files into `root`, unless they are there; none of them is read."""
     if entry.bundled:
         return
-    if not entry.downloads:
+    if not entry.files:
         raise ConfigError(
             f"{entry.name} may not be downloaded by a program: a person must agree to its terms",
             f"get it from {entry.page} and give its folder by --root",
@@ -73,18 +73,12 @@ def _fetch(entry: Dataset, root: Path, extra: bool) -> None:
     # Of torchvision only the download is used: its data sets unpickle what they fetched.
     from torchvision.datasets import utils
 
-    for item in entry.downloads:
-        if item.extra and not extra:
-            continue
-        if not item.file.endswith(".tar.gz"):
-            utils.download_url(item.url, str(root), item.file, item.md5)
-        elif not _complete(entry, root / entry.folder):
-            utils.download_and_extract_archive(
-                item.url, str(root), filename=item.file, md5=item.md5
-            )
-
-
-def _complete(entry: Dataset, folder: Path) -> bool:
-    """Return True if every published file is in the folder, unchanged."""
+    if not entry.archive:
+        for file, md5 in entry.files.items():
+            if extra or file not in entry.optional:
+                utils.download_url(f"{entry.page}/{file}", str(root), file, md5)
+        return
+    folder = root / entry.folder
     files = {folder / file: md5 for file, md5 in entry.files.items()}
-    return all(path.is_file() and file_digest(path, "md5") == md5 for path, md5 in files.items())
+    if any(not path.is_file() or file_digest(path, "md5") != md5 for path, md5 in files.items()):
+        utils.download_and_extract_archive(entry.archive, str(root), md5=entry.archive_md5)

@@ -1,7 +1,6 @@
 """STL-10 from its binary files, which are streamed: the unlabeled one has 2.6 GB."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from pipelines.sources import (
     Source,
     SourceOptions,
     SourceSplit,
+    array_chunks,
 )
 from pipelines.sources.published import checked, find_folder, read_checked
 
@@ -22,32 +22,25 @@ SIDE = 96
 IMAGE_BYTES = 3 * SIDE * SIDE
 NAMES = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
 
-
-@dataclass(frozen=True)
-class _Part:
-    path: Path
-    labels: Labels
+Part = tuple[Path, Labels]  # a file of images, and their labels
 
 
 def source(entry: Dataset, root: Path, options: SourceOptions) -> Source:
     """Return STL-10: the labeled images, then the unlabeled ones, and the test set."""
     folder = find_folder(entry, root)
     unlabeled = checked(entry, folder, "unlabeled_X.bin")
-    train = [
-        _labeled(entry, folder, "train"),
-        _Part(unlabeled, np.full(_count(unlabeled), -1, np.int64)),
-    ]
-    test = [_labeled(entry, folder, "test")]
-    return entry.source(NAMES, {"train": _split(train), "test": _split(test)})
+    no_labels = np.full(_count(unlabeled), -1, np.int64)
+    train = _split(_labeled(entry, folder, "train"), (unlabeled, no_labels))
+    return entry.source(NAMES, {"train": train, "test": _split(_labeled(entry, folder, "test"))})
 
 
-def _labeled(entry: Dataset, folder: Path, split: str) -> _Part:
+def _labeled(entry: Dataset, folder: Path, split: str) -> Part:
     # Published labels count from 1.
     labels = np.frombuffer(read_checked(entry, folder, f"{split}_y.bin"), np.uint8)
-    part = _Part(checked(entry, folder, f"{split}_X.bin"), labels.astype(np.int64) - 1)
-    if _count(part.path) != len(labels):
-        raise DataError(f"{part.path} does not match {split}_y.bin", "get both again")
-    return part
+    path = checked(entry, folder, f"{split}_X.bin")
+    if _count(path) != len(labels):
+        raise DataError(f"{path} does not match {split}_y.bin", "get both again")
+    return path, labels.astype(np.int64) - 1
 
 
 def _count(path: Path) -> int:
@@ -57,19 +50,15 @@ def _count(path: Path) -> int:
     return count
 
 
-def _split(parts: list[_Part]) -> SourceSplit:
-    count = sum(len(part.labels) for part in parts)
-    return SourceSplit(count, SIDE, lambda: _chunks(parts), kept=True)
+def _split(*parts: Part) -> SourceSplit:
+    def chunks() -> Iterator[Chunk]:
+        for path, labels in parts:
+            with path.open("rb") as file:
+                for start in range(0, len(labels), ARRAY_CHUNK):
+                    part = range(start, min(start + ARRAY_CHUNK, len(labels)))
+                    data = np.frombuffer(file.read(len(part) * IMAGE_BYTES), np.uint8)
+                    # Stored as [n, color, column, row].
+                    images = data.reshape(-1, 3, SIDE, SIDE).transpose(0, 3, 2, 1)
+                    yield from array_chunks(images, labels[part.start : part.stop], path.name, part)
 
-
-def _chunks(parts: list[_Part]) -> Iterator[Chunk]:
-    for part in parts:
-        name = part.path.name
-        with part.path.open("rb") as file:
-            for start in range(0, len(part.labels), ARRAY_CHUNK):
-                labels = part.labels[start : start + ARRAY_CHUNK]
-                data = np.frombuffer(file.read(len(labels) * IMAGE_BYTES), np.uint8)
-                # Stored as [n, color, column, row].
-                images = data.reshape(-1, 3, SIDE, SIDE).transpose(0, 3, 2, 1)
-                paths = [f"{name}:{start + index}" for index in range(len(labels))]
-                yield Chunk(labels, paths, images=np.ascontiguousarray(images))
+    return SourceSplit(sum(len(labels) for _, labels in parts), SIDE, chunks, kept=True)

@@ -6,7 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.errors import DataError
-from pipelines.sources import ARRAY_CHUNK, Chunk, Dataset, Source, SourceOptions, SourceSplit
+from pipelines.sources import (
+    Chunk,
+    Dataset,
+    Source,
+    SourceOptions,
+    SourceSplit,
+    array_chunks,
+)
 from pipelines.sources.published import checked, find_folder
 
 
@@ -35,7 +42,7 @@ def _split(entry: Dataset, folder: Path, names: Sequence[str]) -> SourceSplit:
         if len(shape) != 4 or shape[:3] != (32, 32, 3) or shapes.get("y") != (shape[3], 1):
             raise DataError(f"{path} does not have the layout of SVHN: {shapes}", "get it again")
         count += shape[3]
-    return SourceSplit(count, entry.train_size, lambda: _chunks(folder, names), kept=True)
+    return SourceSplit(count, entry.size, lambda: _chunks(folder, names), kept=True)
 
 
 def _chunks(folder: Path, names: Sequence[str]) -> Iterator[Chunk]:
@@ -43,9 +50,5 @@ def _chunks(folder: Path, names: Sequence[str]) -> Iterator[Chunk]:
 
     for name in names:
         content = loadmat(folder / name, variable_names=["X", "y"])
-        images, labels = content["X"], content["y"].reshape(-1).astype(np.int64) % 10  # 10 is "0"
-        for start in range(0, len(labels), ARRAY_CHUNK):
-            stop = min(start + ARRAY_CHUNK, len(labels))
-            part = np.ascontiguousarray(images[..., start:stop].transpose(3, 0, 1, 2))
-            paths = [f"{name}:{index}" for index in range(start, stop)]
-            yield Chunk(labels[start:stop], paths, images=part)
+        labels = content["y"].reshape(-1).astype(np.int64) % 10  # "0" is published as 10
+        yield from array_chunks(content["X"].transpose(3, 0, 1, 2), labels, name)

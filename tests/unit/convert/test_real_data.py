@@ -2,6 +2,8 @@
 
 import pickle
 import tarfile
+from dataclasses import replace
+from hashlib import md5
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +41,14 @@ def test_a_batch_of_the_real_cifar10(tmp_path):
             if member.name.endswith("data_batch_4"):
                 break
     folder = tmp_path / "cifar-10-batches-py"
+    # The same batch stands for the test set, whose file comes later in the archive.
+    (folder / "test_batch").hardlink_to(folder / "data_batch_4")
+    names = pickle.dumps({b"label_names": [b"%d" % number for number in range(10)]})
+    (folder / "batches.meta").write_bytes(names)
     entry = DATASETS["cifar10"]
-    reader = cifar._Reader(entry, folder, cifar.TEN)
-    raw = entry.source(list("0123456789"), {"train": reader.split(["data_batch_4"])})
+    batch = entry.files["data_batch_4"]
+    files = {"data_batch_4": batch, "test_batch": batch, "batches.meta": md5(names).hexdigest()}
+    raw = cifar.source(replace(entry, files=files), tmp_path, Options())
     write_store(raw, tmp_path / "out")
     assert verify(tmp_path / "out").problems == []
     with _quiet():
@@ -55,7 +62,7 @@ def test_a_batch_of_the_real_cifar10(tmp_path):
 def test_the_real_cifar10(tmp_path):
     with tarfile.open(CIFAR10) as archive:
         archive.extractall(tmp_path, filter="data")
-    store = convert("cifar10", tmp_path / "out", root=tmp_path)
+    store = convert("cifar10", tmp_path / "out", root=tmp_path, formats="ffcv,dali")
     assert store.class_names[:3] == ["airplane", "automobile", "bird"]
     assert verify(store.path).problems == []
     for split, names in {

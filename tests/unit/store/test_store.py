@@ -122,7 +122,7 @@ def test_the_table_of_data_sets_is_as_published():
     assert counts["svhn"] == (73_257 + 531_131, 26_032)
     assert counts["stl10"] == (5_000 + 100_000, 8_000)
     assert counts["imagenet"] == (1_281_167, 50_000)
-    assert (DATASETS["imagenet"].train_size, DATASETS["imagenet"].test_size) == (256, 224)
+    assert (DATASETS["imagenet"].train_size, DATASETS["imagenet"].size) == (256, 224)
     assert DATASETS["cifar10"].mean == (125.3 / 255, 123.0 / 255, 113.9 / 255)
     assert not DATASETS["digits"].flip
 

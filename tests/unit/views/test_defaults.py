@@ -7,7 +7,8 @@ from pipelines.views import default_recipes
 @pytest.mark.parametrize("name", list(DATASETS))
 def test_a_standard_data_set_has_the_views_of_its_table(name):
     known = DATASETS[name]
-    weak = default_recipes(name, (known.train_size, known.train_size))["weak"]
+    side = known.train_size or known.size
+    weak = default_recipes(name, (side, side))["weak"]
     assert (weak.size, weak.padding) == ((known.size, known.size), known.padding)
     assert weak.flip is known.flip
 
