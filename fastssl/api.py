@@ -71,7 +71,7 @@ def evaluate(run: Place, checkpoint: str = "best", store: Place | None = None) -
     >>> sorted(figures)[:5]
     ['auc', 'checkpoint', 'class_accuracy', 'ece', 'error']
     """
-    from fastssl.inference.trained_model import evaluate as evaluate_run
+    from fastssl.inference.evaluate import evaluate as evaluate_run
 
     return evaluate_run(Path(run), checkpoint, os.fspath(store) if store is not None else None)
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from fastssl.cli.app import Checkpoint, Device, Json, Run, app
-from fastssl.errors import ConfigError
 
 
 @app.command(name="eval", epilog="Example: fastssl eval runs/a")
@@ -22,7 +21,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate a trained model on its test set."""
-    from fastssl.inference.trained_model import evaluate as work
+    from fastssl.inference.evaluate import evaluate as work
     from fastssl.tracking.tables import show
 
     metrics = work(run, checkpoint, store)
@@ -144,24 +143,15 @@ def label(
 @app.command(epilog="Example: fastssl export runs/a model.onnx")
 def export(
     run: Run,
-    file: Annotated[Path | None, typer.Argument(help="Ends in .pt2, .onnx, .safetensors.")] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Time every format here.")] = False,
+    file: Annotated[Path, typer.Argument(help="Ends in .pt2, .onnx, .safetensors.")],
     checkpoint: Checkpoint = "best",
     as_json: Json = False,
 ) -> None:
     """Write the model as one file to ship, and check the file."""
-    from fastssl.inference import export as exporting
+    from fastssl.inference.export import export as work
     from fastssl.tracking.tables import show
 
-    if file is None and not compare:
-        raise ConfigError("no file is given", "fastssl export RUN model.onnx, or --compare")
-    rows = [exporting.export(run, file, checkpoint)] if file else []
-    times = exporting.compare(run, checkpoint) if compare else []
-    if as_json:
-        show(rows + times, True)  # one list, which a program can read
-        return
-    for table in filter(None, (rows, times)):
-        show(table, False)
+    show([work(run, file, checkpoint)], as_json)
 
 
 def migrate(file: Path) -> None:

@@ -18,6 +18,7 @@ from pipelines.files import write_atomic
 from pipelines.store.index import escape
 
 EACH = 8  # images at either end
+ENDS = ("highest confidence", "lowest confidence")
 CELL = 96  # pixels of an image's side
 CLASSES = 200  # on a sheet; nobody would look at more
 
@@ -36,7 +37,7 @@ img { width: 96px; height: 96px; object-fit: contain; image-rendering: pixelated
 <h1>Pseudo-labels</h1>
 <p>The images of highest and lowest confidence of each class; framed: below the threshold.</p>
 {% for class in classes %}
-<h2>{{ class.name | printable }}</h2>
+<h2>{{ class.label | printable }}</h2>
 <p>{{ "{:,}".format(class.images) }} images, {{ "{:,}".format(class.trusted) }} reach the threshold
 {{ "%.3f" | format(class.threshold) }}</p>
 {% for title, images in class.ends if images %}
@@ -78,22 +79,16 @@ def page(pseudo_labels: PseudoLabels) -> str:
     paths = pseudo_labels.store.source_paths("train")
     environment = Environment(autoescape=True)
     environment.filters["printable"] = escape
-    classes = []
-    for number, name in enumerate(pseudo_labels.classes[:CLASSES]):
-        own = pseudo_labels.label == number
-        most, least = (
-            [_describe(pseudo_labels, int(one), paths) for one in chosen]
-            for chosen in ends(pseudo_labels, number)
-        )
-        classes.append(
-            {
-                "name": name,
-                "images": int(own.sum()),
-                "trusted": int((own & pseudo_labels.trusted).sum()),
-                "threshold": pseudo_labels.thresholds[number],
-                "ends": [("highest confidence", most), ("lowest confidence", least)],
-            }
-        )
+    classes = [
+        {
+            **row,
+            "ends": [
+                (title, [_describe(pseudo_labels, int(one), paths) for one in chosen])
+                for title, chosen in zip(ENDS, ends(pseudo_labels, number), strict=True)
+            ],
+        }
+        for number, row in enumerate(pseudo_labels.class_rows()[:CLASSES])
+    ]
     return environment.from_string(PAGE).render(classes=classes)
 
 
@@ -123,8 +118,8 @@ def paint(pseudo_labels: PseudoLabels) -> Image.Image:
     step, left = CELL + 8, 120
     sheet = Image.new("RGB", (left + (2 * EACH + 1) * step, 24 + len(names) * (step + 12)), "white")
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(11)
-    pen.text((left, 6), "highest confidence", fill="black", font=font)
-    pen.text((left + (EACH + 1) * step, 6), "lowest confidence", fill="black", font=font)
+    for side, title in enumerate(ENDS):
+        pen.text((left + side * (EACH + 1) * step, 6), title, fill="black", font=font)
     for number, name in enumerate(names):
         top = 24 + number * (step + 12)
         pen.text((6, top), escape(name)[:18], fill="black", font=font)

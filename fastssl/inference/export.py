@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastssl.errors import ConfigError, ResourceError, UserError, writing
 from fastssl.inference.predictor import Predictor
@@ -105,16 +104,12 @@ def write(model: Predictor, file: Path) -> None:
             write_onnx(model, file, about)
 
 
-def plain(model: Predictor) -> nn.Module:
-    """Return the network in contiguous layout, which every runtime supports."""
-    return model.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload, no-any-return]
-
-
 def trace(model: Predictor) -> torch.export.ExportedProgram:
-    """Trace the network with a batch of any size."""
+    """Trace the network with a batch of any size, in the layout that every runtime supports."""
+    network: Any = model.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     batch = torch.export.Dim("batch", min=1, max=65536)
     return torch.export.export(
-        plain(model), (sample(model, 2),), dynamic_shapes=({0: batch},), strict=False
+        network, (sample(model, 2),), dynamic_shapes=({0: batch},), strict=False
     )
 
 
@@ -123,19 +118,16 @@ def write_onnx(model: Predictor, file: Path, about: str) -> None:
     import onnx
 
     program = torch.onnx.export(
-        plain(model),
-        (sample(model, 2),),
+        trace(model),
         input_names=["images"],
         output_names=["logits"],
-        dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=65536)},),
         opset_version=OPSET,
         dynamo=True,
         verbose=False,
     )
     assert program is not None
     content = program.model_proto
-    entry = content.metadata_props.add()
-    entry.key, entry.value = "fastssl", about
+    content.metadata_props.add(key="fastssl", value=about)
     onnx.save(content, file)
 
 
@@ -184,34 +176,3 @@ def verify(model: Predictor, file: Path) -> float:
             "nothing was written; try another format, and please report it",
         )
     return worst
-
-
-@torch.inference_mode()
-def compare(run: Path, checkpoint: str = "best", repetitions: int = 7) -> list[dict[str, Any]]:
-    """Time every format on the CPU, interleaved: median milliseconds for 1 and 32 images."""
-    model = Predictor(run, checkpoint, device="cpu")
-    with tempfile.TemporaryDirectory() as folder:
-        runs: dict[str, Run] = {"fastssl": model.model}
-        for suffix in NEEDS:
-            file = Path(folder) / f"model{suffix}"
-            check_name(file)
-            write(model, file)
-            runs[suffix[1:]] = open_exported(file, model)
-        times = {(name, count): [] for name in runs for count in (1, 32)}  # type: ignore[var-annotated]
-        for _ in range(repetitions + 1):
-            for (name, count), spent in times.items():
-                images = sample(model, count)
-                began = time.perf_counter()
-                runs[name](images)
-                spent.append(1e3 * (time.perf_counter() - began))
-    # The first repetition is the warm-up.
-    median = {key: sorted(spent[1:])[repetitions // 2] for key, spent in times.items()}
-    return [
-        {
-            "format": name,
-            "ms for 1 image": round(median[name, 1], 3),
-            "ms for 32": round(median[name, 32], 3),
-            "images/s": round(32e3 / median[name, 32]),
-        }
-        for name in runs
-    ]

@@ -55,7 +55,7 @@ def label(
         "images": len(pseudo_labels.indices),
         "trusted": int(pseudo_labels.trusted.sum()),
         "written": written,
-        "classes": class_rows(pseudo_labels),
+        "classes": pseudo_labels.class_rows(),
     }
 
 
@@ -84,22 +84,3 @@ def write(
     with ExitStack() as stack:
         csv.writer(open_out(stack, out), lineterminator="\n").writerows([HEADER, *rows])
     return len(rows)
-
-
-def class_rows(pseudo_labels: PseudoLabels) -> list[dict[str, Any]]:
-    """Return one row per class."""
-    rows = []
-    for number, name in enumerate(pseudo_labels.classes):
-        own = pseudo_labels.label == number
-        rows.append(
-            {
-                "label": name,
-                "images": int(own.sum()),
-                "trusted": int((own & pseudo_labels.trusted).sum()),
-                "threshold": round(float(pseudo_labels.thresholds[number]), 4),
-                "mean confidence": round(float(pseudo_labels.confidence[own].mean()), 4)
-                if own.any()
-                else None,
-            }
-        )
-    return rows

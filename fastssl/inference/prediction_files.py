@@ -6,9 +6,10 @@ import csv
 import json
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,8 +30,8 @@ HEADER = ["path", "label", "probability", "top5"]
 class Tally:
     """Counts of a prediction: images and summed probability per label, and unreadable files."""
 
-    count: dict[str, int] = field(default_factory=dict)
-    probability: dict[str, float] = field(default_factory=dict)
+    count: Counter[str] = field(default_factory=Counter)
+    probability: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     first: list[dict[str, Any]] = field(default_factory=list)
     bad: list[dict[str, str]] = field(default_factory=list)
     seconds: float = 0.0
@@ -38,39 +39,34 @@ class Tally:
     @property
     def total(self) -> int:
         """Return the number of images that got a label."""
-        return sum(self.count.values())
+        return self.count.total()
 
     def add(self, path: str, prediction: Prediction) -> None:
         """Add one image."""
-        self.count[prediction.label] = self.count.get(prediction.label, 0) + 1
-        self.probability[prediction.label] = (
-            self.probability.get(prediction.label, 0) + prediction.probability
-        )
+        self.count[prediction.label] += 1
+        self.probability[prediction.label] += prediction.probability
         if len(self.first) < SHOWN:
-            self.first.append({"image": escape(path), **short(prediction)})
+            second, share = prediction.top5[1] if len(prediction.top5) > 1 else ("-", 0.0)
+            self.first.append(
+                {
+                    "image": escape(path),
+                    "label": prediction.label,
+                    "probability": round(prediction.probability, 4),
+                    "second": f"{second} {share:.4f}",
+                }
+            )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per label, the most frequent first."""
-        order = sorted(self.count, key=lambda label: (-self.count[label], label))
         return [
             {
                 "label": label,
-                "images": self.count[label],
-                "share": round(self.count[label] / self.total, 4),
-                "mean probability": round(self.probability[label] / self.count[label], 4),
+                "images": images,
+                "share": round(images / self.total, 4),
+                "mean probability": round(self.probability[label] / images, 4),
             }
-            for label in order
+            for label, images in sorted(self.count.items(), key=lambda row: (-row[1], row[0]))
         ]
-
-
-def short(prediction: Prediction) -> dict[str, Any]:
-    """Return the columns of one image in the table."""
-    second = prediction.top5[1] if len(prediction.top5) > 1 else ("-", 0.0)
-    return {
-        "label": prediction.label,
-        "probability": round(prediction.probability, 4),
-        "second": f"{second[0]} {second[1]:.4f}",
-    }
 
 
 def outcomes(
@@ -101,32 +97,6 @@ def in_store(model: Predictor, path: str, split: str) -> Iterator[Outcome]:
             yield Outcome(next(names), row)
 
 
-def write_csv(file: IO[str]) -> Callable[[str, Prediction], None]:
-    """Return a function that writes a line of CSV; the cell `top5` holds JSON."""
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(HEADER)
-
-    def write(path: str, prediction: Prediction) -> None:
-        top = json.dumps([[label, round(share, 6)] for label, share in prediction.top5])
-        writer.writerow([path, prediction.label, f"{prediction.probability:.6f}", top])
-
-    return write
-
-
-def write_lines(file: IO[str]) -> Callable[[str, Prediction], None]:
-    """Return a function that writes a line of JSON."""
-
-    def write(path: str, prediction: Prediction) -> None:
-        content = {
-            "path": path,
-            "label": prediction.label,
-            "probability": prediction.probability,
-        }
-        file.write(json.dumps({**content, "top5": prediction.top5}) + "\n")
-
-    return write
-
-
 def open_out(stack: ExitStack, path: Path) -> IO[str]:
     """Open a file to write, `-` for stdout; it replaces `path` if the stack ends well."""
     return sys.stdout if str(path) == "-" else stack.enter_context(open_atomic(path))
@@ -149,16 +119,23 @@ def predict(
     """
     tally, began = Tally(), time.monotonic()
     with ExitStack() as stack:
-        writers = [write_csv(open_out(stack, table))] if table else []
-        writers += [write_lines(open_out(stack, lines))] if lines else []
+        cells = csv.writer(open_out(stack, table), lineterminator="\n") if table else None
+        objects = open_out(stack, lines) if lines else None
+        if cells:
+            cells.writerow(HEADER)
         for outcome in outcomes(model, arguments, split, stdin, batch):
             if outcome.logits is None:
                 tally.bad.append({"path": escape(outcome.path), "why": outcome.reason})
                 continue
             prediction = model.prediction(outcome.logits)
             tally.add(outcome.path, prediction)
-            for write in writers:
-                write(outcome.path, prediction)
+            if cells:
+                top = json.dumps([[label, round(share, 6)] for label, share in prediction.top5])
+                cells.writerow(
+                    [outcome.path, prediction.label, f"{prediction.probability:.6f}", top]
+                )
+            if objects:
+                objects.write(json.dumps({"path": outcome.path, **asdict(prediction)}) + "\n")
             progress(tally.total)
         if not tally.total:
             shown = "".join(f"\n    {one['path']}: {one['why']}" for one in tally.bad[:SHOWN])

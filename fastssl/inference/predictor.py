@@ -6,7 +6,7 @@ import itertools
 import os
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from pipelines.store.store import Store
 from pipelines.views import centered
 
 Pixels = npt.NDArray[np.uint8]
+Network = Callable[[Tensor], Tensor]
 TOP = 5
 CPU_BATCH = 32  # activations of more images do not fit into the caches and are slower
 
@@ -56,10 +57,8 @@ class Preprocessing:
     @classmethod
     def of(cls, content: CheckpointContent) -> Preprocessing:
         """Return the preprocessing that a checkpoint holds."""
-        found = content["preprocessing"]
-        height, width = found["size"]
-        mean, std = tuple(found["mean"]), tuple(found["std"])
-        return cls((height, width), mean, std, found["stored"], found["resize"])
+        found = content["preprocessing"].items()
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in found})  # type: ignore[arg-type]
 
     def pixels(self, image: Any) -> Pixels:
         """Resize an RGB image to the stored size, uint8 [H, W, 3]."""
@@ -113,9 +112,8 @@ class Predictor:
         >>> [type(one).__name__ for one in model.predict(["digit.png", "digit.png"])]
         ['Prediction', 'Prediction']
         """
-        many = is_many(x)
-        found = [self.prediction(row) for row in self._run(list(x) if many else [x])]
-        return found if many else found[0]
+        found = [self.prediction(row) for row in self._outputs(x, self.model)]
+        return found if is_many(x) else found[0]
 
     def features(self, x: Any) -> npt.NDArray[np.float32]:
         """Return the pooled features of an image, [F], or of a list or batch of images, [n, F].
@@ -124,9 +122,8 @@ class Predictor:
         >>> fastssl.load("runs/a").features("digit.png").shape
         (64,)
         """
-        many = is_many(x)
-        found = np.stack(self._run(list(x) if many else [x], features=True))
-        return found if many else found[0]
+        found = np.stack(self._outputs(x, lambda images: features_of(self.model, images)))
+        return found if is_many(x) else found[0]
 
     def prediction(self, logits: npt.NDArray[np.float32]) -> Prediction:
         """Return the labels and probabilities for the logits of one image, [C]."""
@@ -150,7 +147,7 @@ class Predictor:
         opened = self._opened(paths, 4 * size)
         while group := list(itertools.islice(opened, size)):
             good = [pixels for _, pixels, _ in group if pixels is not None]
-            rows = iter(self._forward(np.stack(good))) if good else iter(())
+            rows = iter(self._forward(good, self.model) if good else ())
             for path, pixels, reason in group:
                 yield Outcome(path, None if pixels is None else next(rows), reason)
 
@@ -178,47 +175,42 @@ class Predictor:
 
     def _opened(self, paths: Iterable[str], ahead: int) -> Iterator[tuple[str, Pixels | None, str]]:
         """Decode in threads, at most `ahead` images ahead of the model."""
+        waiting: deque[Future[tuple[str, Pixels | None, str]]] = deque()
         cores = len(os.sched_getaffinity(0))
-        waiting: deque[tuple[str, Future[tuple[Pixels | None, str]]]] = deque()
         with ThreadPoolExecutor(cores, thread_name_prefix="decode") as pool:
             for path in paths:
-                waiting.append((path, pool.submit(self._open, path)))
+                waiting.append(pool.submit(self._open, path))
                 if len(waiting) >= ahead:
-                    name, done = waiting.popleft()
-                    yield (name, *done.result())
-            for name, done in waiting:
-                yield (name, *done.result())
+                    yield waiting.popleft().result()
+            for done in waiting:
+                yield done.result()
 
-    def _open(self, path: str) -> tuple[Pixels | None, str]:
+    def _open(self, path: str) -> tuple[str, Pixels | None, str]:
         if os.path.exists(path) and not os.path.isfile(path):
-            return None, "not a regular file"
+            return path, None, "not a regular file"
         try:
-            return self.preprocessing.pixels(open_image(path)), ""
+            return path, self.preprocessing.pixels(open_image(path)), ""
         except BadImageError as error:
-            return None, str(error)
+            return path, None, str(error)
 
-    def _run(self, items: Sequence[Any], features: bool = False) -> list[npt.NDArray[np.float32]]:
+    def _outputs(self, x: Any, network: Network) -> list[npt.NDArray[np.float32]]:
+        """Return the network's output for one image or for each of several."""
+        items = list(x) if is_many(x) else [x]
         rows: list[npt.NDArray[np.float32]] = []
         for start in range(0, len(items), self.batch):
             part = items[start : start + self.batch]
             pixels = [self.preprocessing.pixels(to_image(one)) for one in part]
-            rows.extend(self._forward(np.stack(pixels), features))
+            rows.extend(self._forward(pixels, network))
         return rows
 
-    def _forward(self, pixels: Pixels, features: bool = False) -> Any:
-        return self._answer(self.preprocessing.tensor(pixels), features)
-
     @torch.inference_mode()
-    def _answer(self, images: Tensor, features: bool = False) -> npt.NDArray[np.float32]:
+    def _forward(self, pixels: list[Pixels], network: Network) -> npt.NDArray[np.float32]:
+        images = self.preprocessing.tensor(np.stack(pixels)).to(self.device.device)
         with self.device.autocast():
-            if features:
-                out = with_features(self.model, images.to(self.device.device))
-            else:
-                out = self.model(images.to(self.device.device))
-        return out.float().cpu().numpy()
+            return network(images).float().cpu().numpy()
 
 
-def with_features(model: Any, images: Tensor) -> Tensor:
+def features_of(model: Any, images: Tensor) -> Tensor:
     """Return the pooled features of a network, [n, F]."""
     try:
         found: Tensor = model(images, heads=True)["features"]

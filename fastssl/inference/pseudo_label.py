@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,23 @@ class PseudoLabels:
     def trusted(self) -> npt.NDArray[np.bool_]:
         """Return for each image whether its confidence reaches the threshold of its class, [n]."""
         return np.asarray(self.confidence >= self.thresholds[self.label])
+
+    def class_rows(self) -> list[dict[str, Any]]:
+        """Return one row per class: its images, how many are trusted, and their confidence."""
+        rows = []
+        for number, name in enumerate(self.classes):
+            own = self.label == number
+            mean = round(float(self.confidence[own].mean()), 4) if own.any() else None
+            rows.append(
+                {
+                    "label": name,
+                    "images": int(own.sum()),
+                    "trusted": int((own & self.trusted).sum()),
+                    "threshold": round(float(self.thresholds[number]), 4),
+                    "mean confidence": mean,
+                }
+            )
+        return rows
 
 
 def pseudo_label(model: Predictor, store: Store) -> PseudoLabels:

@@ -14,6 +14,7 @@ from fastssl.inference import export
 from fastssl.inference.predictor import Predictor
 from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.store.store import open_store
+from tools.bench.export import compare
 
 FORMATS = ("pt2", "onnx", "safetensors")
 
@@ -107,6 +108,6 @@ def test_names_and_missing_packages_are_told(
 
 
 def test_the_comparison_times_every_format(trained: Path) -> None:
-    rows = export.compare(trained, repetitions=1)
+    rows = compare(trained, repetitions=1)
     assert [row["format"] for row in rows] == ["fastssl", *FORMATS]
     assert all(row["images/s"] > 0 for row in rows)

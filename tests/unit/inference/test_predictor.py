@@ -19,13 +19,14 @@ from typer.testing import CliRunner
 
 import fastssl
 from fastssl.cli.command import app
+from fastssl.distributed.collectives import SingleRank
 from fastssl.engine import evaluation
 from fastssl.errors import ConfigError, DataError
-from fastssl.inference import trained_model
 from fastssl.inference.inputs import files, to_image
 from fastssl.inference.prediction_files import predict
 from fastssl.inference.predictor import Predictor, Preprocessing
 from pipelines.convert import Options, convert
+from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.store.store import Store, open_store
 
@@ -52,32 +53,27 @@ def pictures(tmp_path: Path, digits: Store) -> Path:
     return folder
 
 
-def evaluated(trained: Path, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
-    """Return the logits that `eval` itself computes its metrics from."""
-    seen = []
-    compute_metrics = evaluation.compute_metrics
-    monkeypatch.setattr(
-        trained_model.evaluation,
-        "compute_metrics",
-        lambda *a: seen.append(a[0]) or compute_metrics(*a),
-    )
-    trained_model.evaluate(trained)
-    return seen[0]
+def evaluated(trained: Path, digits: Store) -> torch.Tensor:
+    """Return the logits that the training loop evaluates."""
+    model = fastssl.load(trained)
+    batches = EvaluationBatches(digits, "test", np.arange(360), size=(16, 16), batch=100)
+    with batches:
+        return evaluation.predict_split(model.model, batches, model.device, SingleRank())[0]
 
 
 def test_a_store_gives_the_predictions_of_evaluation_to_the_bit(
-    trained: Path, model: Predictor, digits: Store, monkeypatch: pytest.MonkeyPatch
+    trained: Path, model: Predictor, digits: Store
 ) -> None:
-    logits = evaluated(trained, monkeypatch)
+    logits = evaluated(trained, digits)
     ours = np.concatenate(list(model.store(digits, "test", np.arange(360))))
     assert np.array_equal(ours, logits.numpy())
     assert len(set(ours.argmax(axis=1))) > 3, "the model says one thing of all: nothing is tested"
 
 
 def test_the_pictures_of_a_raw_store_give_the_predictions_of_evaluation(
-    trained: Path, model: Predictor, digits: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, model: Predictor, digits: Store, tmp_path: Path
 ) -> None:
-    logits = evaluated(trained, monkeypatch).numpy()
+    logits = evaluated(trained, digits).numpy()
     paths = []
     for place in range(360):
         paths.append(str(tmp_path / f"{place:03d}.png"))
