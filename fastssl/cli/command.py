@@ -102,27 +102,12 @@ def convert(
     no_extra: Annotated[bool, typer.Option("--no-extra", help="SVHN without extra.")] = False,
 ) -> None:
     """Convert a data set into a store that is read at full rate."""
+    given = dict(locals())  # parameters, all but the first two with the names of Options' fields
+    del given["source"], given["out"]
     from fastssl.conversion import convert as run
     from pipelines.convert import Options
 
-    options = Options(
-        root=root,
-        download=download,
-        formats=formats,
-        size=size,
-        resize=resize,
-        quality=quality,
-        workers=workers,
-        unlabeled=unlabeled,
-        labels=labels,
-        test=test,
-        test_fraction=test_fraction,
-        seed=seed,
-        on_error=on_error,
-        follow=follow,
-        no_extra=no_extra,
-    )
-    store = run(source, out, options)
+    store = run(source, out, Options(**given))
     print(f"{store.path}: next: fastssl verify {store.path}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.errors import ConfigError, DataError, ResourceError, UserError
+from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.files import Lock, sync
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
@@ -23,7 +23,7 @@ def building(out: Path, *, wait: bool = False) -> Iterator[Path | None]:
     out = out.absolute()
     with _disk(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        lock = _lock(out, wait)
+        lock = Lock(out.parent / f".{out.name}.lock", wait=wait)
     try:
         if wait and _filled(out):
             yield None
@@ -61,38 +61,28 @@ def _filled(out: Path) -> bool:
     return out.is_dir() and any(out.iterdir())
 
 
-def _lock(out: Path, wait: bool) -> Lock:
-    try:
-        return Lock(out.parent / f".{out.name}.lock", wait=wait)
-    except BlockingIOError:
-        raise ConfigError(
-            f"another process is writing {out}", "wait for it, or give another OUT"
-        ) from None
-
-
 @contextmanager
 def _disk(out: Path) -> Iterator[None]:
     """Turn an OSError into an error that names what to do."""
     try:
         yield
-    except UserError:
-        raise
+    except BlockingIOError:  # the lock
+        raise ConfigError(
+            f"another process is writing {out}", "wait for it, or give another OUT"
+        ) from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise ResourceError(
                 f"no room to write {out}: {error.strerror}",
                 "free some space, or give an OUT on another disk",
             ) from error
-        if error.errno in _REFUSED and _concerns(error, out.parent):
+        file = Path(os.fsdecode(error.filename or out))
+        if error.errno in _REFUSED and file.is_relative_to(out.parent):
             raise ResourceError(
                 f"{out} cannot be written: {error.strerror}", "give an OUT you may write to"
             ) from error
         if error.errno in _REFUSED:
             raise DataError(
-                f"{error.filename} cannot be read: {error.strerror}", "look at its permissions"
+                f"{file} cannot be read: {error.strerror}", "look at its permissions"
             ) from error
         raise
-
-
-def _concerns(error: OSError, folder: Path) -> bool:
-    return not error.filename or Path(os.fsdecode(error.filename)).is_relative_to(folder)

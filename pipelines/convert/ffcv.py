@@ -109,7 +109,7 @@ class BetonWriter:
             done += len(piece)
         return offsets
 
-    def close(self) -> list[str]:
+    def close(self) -> str:
         """Write what comes last and return the name of the file."""
         from ffcv.types import ALLOC_TABLE_TYPE
 
@@ -121,12 +121,10 @@ class BetonWriter:
         table["sample_id"] = np.arange(self._count)
         table["ptr"] = self._metadata["f0"]["data_ptr"][: self._count]
         table["size"] = self._sizes[: self._count]
-        with open(
-            self._writer.fname, "ab"
-        ) as file:  # `finalize` leaves room for the table at the end
+        with open(self._writer.fname, "ab") as file:  # `finalize` leaves it to come last
             file.write(table.tobytes())
         self._finished = True
-        return [self.name]
+        return self.name
 
     def abandon(self) -> None:
         """Remove a file that is unfinished; after `close` there is none."""

@@ -3,7 +3,6 @@
 import io
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +10,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 MOST_PIXELS = 100_000_000  # a bomb is refused by its header, before anything is decoded
 RESIZES = ("squash", "crop", "pad")
+LEVELS = 3 * 256  # length of the histogram of an RGB image
 
 _DEEP = {"I;16": 65535, "I;16L": 65535, "I;16B": 65535, "I;16N": 65535, "I": 65535}
 
@@ -114,41 +114,12 @@ def encode(image: Image.Image, quality: int) -> bytes:
     return file.getvalue()
 
 
-@dataclass
-class Moments:
-    """Sums of pixels and of their squares, from which mean and deviation follow."""
-
-    count: int
-    total: npt.NDArray[np.int64]  # [3]
-    squares: npt.NDArray[np.int64]
-
-    @classmethod
-    def zero(cls) -> "Moments":
-        """Return sums over no image."""
-        return cls(0, np.zeros(3, np.int64), np.zeros(3, np.int64))
-
-    def update(self, image: Image.Image) -> None:
-        """Add the pixels of an image."""
-        levels = np.array(image.histogram(), np.int64).reshape(3, 256)
-        values = np.arange(256)
-        self.total += levels @ values
-        self.squares += levels @ (values * values)
-        self.count += image.width * image.height
-
-    def add(self, other: "Moments") -> None:
-        """Add the sums of another process."""
-        self.count += other.count
-        self.total += other.total
-        self.squares += other.squares
-
-    def mean_and_std(self) -> tuple[Any, Any]:
-        """Return mean and standard deviation of each channel, for pixels in 0..1."""
-        mean = self.total / max(self.count, 1)
-        variance = self.squares / max(self.count, 1) - mean * mean
-        # A constant channel would divide by zero in training.
-        std = np.sqrt(np.maximum(variance, 1.0))
-        return _rounded(mean / 255), _rounded(std / 255)
-
-
-def _rounded(values: npt.NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(round(float(value), 6) for value in values)
+def mean_and_std(levels: npt.NDArray[np.int64]) -> tuple[list[float], list[float]]:
+    """Return mean and deviation of each channel, for pixels in 0..1, from a sum of histograms."""
+    levels, values = levels.reshape(3, 256), np.arange(256)
+    count = max(levels[0].sum(), 1)
+    mean = levels @ values / count
+    variance = levels @ (values * values) / count - mean * mean
+    # A constant channel would divide by zero in training.
+    std = np.sqrt(np.maximum(variance, 1.0))
+    return (mean / 255).round(6).tolist(), (std / 255).round(6).tolist()

@@ -10,11 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any
 
 from pipelines.convert.images import Target
-from pipelines.convert.worker import Prepared, prepare
+from pipelines.convert.worker import Prepared, prepare_all
 from pipelines.errors import ResourceError
 from pipelines.sources import Chunk
 
@@ -44,12 +43,7 @@ class Pool:
     def __enter__(self) -> "Pool":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:  # a thread that waits for a killed worker gets an EOFError
             for worker in self._workers:
                 worker.process.kill()
@@ -58,18 +52,14 @@ class Pool:
             worker.channel.close()
             worker.process.wait()
 
-    def start(self) -> None:
-        """Start the workers, so that they are ready when the first chunk comes."""
-        while 1 < self.workers > len(self._workers):
-            self._workers.append(_Worker())
-            self._idle.put(self._workers[-1])
-
     def map(self, chunks: Iterable[Chunk], target: Target) -> Iterator[tuple[Chunk, Prepared]]:
         """Prepare chunks in parallel and yield them in their order."""
         if self.workers <= 1:
-            yield from ((chunk, prepare(chunk, target)) for chunk in chunks)
+            yield from prepare_all(chunks, target)
             return
-        self.start()
+        while len(self._workers) < self.workers:
+            self._workers.append(_Worker())
+            self._idle.put(self._workers[-1])
         pending: deque[tuple[Chunk, Future[Prepared]]] = deque()
         for chunk in chunks:
             pending.append((chunk, self._threads.submit(self._prepare, chunk, target)))

@@ -10,8 +10,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.store.index import RECORD
-
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
@@ -78,7 +76,7 @@ class TarWriter:
         self.extension = "ppm" if self.raw else "jpg"
         height, width = shape
         self.prefix = b"P6\n%d %d\n255\n" % (width, height) if self.raw else b""
-        self.digests: dict[str, str] = {}  # name of a tar file -> its SHA-256
+        self._digests: dict[str, str] = {}
         self._threads = threads
         self._hash = hashlib.sha256()
         self._hashing: Future[None] | None = None
@@ -87,14 +85,13 @@ class TarWriter:
         self._lines: list[str] = []
         self._end = 0
 
-    def add(self, images: Any, labels: Integers, first: int) -> Any:
-        """Append images; return the index records with shard, offset, size and label filled."""
+    def add(self, images: Any, labels: Integers, first: int) -> tuple[int, Integers]:
+        """Append images; return the number of their shard and their offsets in it."""
         if self._file is None or self._end >= SHARD_BYTES:
             self._next_shard()
         indices = np.arange(first, first + len(labels))
         names = _decimal(indices, 8)
-        pixels = np.array([memoryview(image).nbytes for image in images])
-        sizes = pixels + len(self.prefix)
+        sizes = np.array([memoryview(image).nbytes for image in images]) + len(self.prefix)
         if self.raw:
             lengths = self._write_pixels(images, names, sizes, labels)
         else:
@@ -103,12 +100,7 @@ class TarWriter:
         starts = np.concatenate([[self._end], ends[:-1]]) + BLOCK
         self._end = int(ends[-1])
         self._list(indices, starts, sizes, lengths)
-        records = np.zeros(len(labels), RECORD)
-        records["offset"] = starts + len(self.prefix)
-        records["size"] = pixels
-        records["shard"] = self._shards - 1
-        records["label"] = labels
-        return records
+        return self._shards - 1, starts + len(self.prefix)
 
     def _write_pixels(
         self, images: Bytes, names: Bytes, sizes: Integers, labels: Integers
@@ -178,15 +170,15 @@ class TarWriter:
         self._file.close()
         self._file = None
         name = self._name(self._shards - 1)
-        self.digests[name] = self._hash.hexdigest()
+        self._digests[name] = self._hash.hexdigest()
         index = (self.folder / name).with_suffix(".idx")
         index.write_text(f"{INDEX_VERSION} {len(self._lines)}\n" + "".join(self._lines))
         self._lines = []
 
-    def close(self) -> list[str]:
-        """Finish the last shard and return the names of the tar files."""
+    def close(self) -> dict[str, str]:
+        """Finish the last shard; return the SHA-256 of each tar file by its name."""
         self._finish()
-        return list(self.digests)
+        return self._digests
 
     def abandon(self) -> None:
         """Close an unfinished shard; does nothing after `close`."""

@@ -1,5 +1,6 @@
 """The work on one chunk: decode, resize, encode. Runs in a worker process, or in ours."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pipelines.convert.images import BadImageError, Moments, Target, encode, fit, load
+from pipelines.convert.images import LEVELS, BadImageError, Target, encode, fit, load
 from pipelines.sources import Chunk, Skipped
 
 
@@ -18,16 +19,17 @@ class Prepared:
     images: Any  # uint8 [n, S, S, 3] to store as pixels, or a list of JPEGs
     kept: list[int]  # indices of these images in the chunk
     bad: list[Skipped]
-    moments: Moments
+    levels: Any  # int64 [768], the sum of their histograms if they are to be measured
 
 
 def prepare(chunk: Chunk, target: Target) -> Prepared:
     """Decode, resize and encode a chunk; what cannot be read is reported, not raised."""
-    moments = Moments.zero()
-    if chunk.images is not None and _unchanged(chunk.images.shape, target):
+    levels = np.zeros(LEVELS, np.int64)
+    side = (target.size, target.size)
+    if chunk.images is not None and chunk.images.shape[1:3] == side and target.quality is None:
         if target.measured:  # all of them as one tall image
-            moments.update(Image.fromarray(chunk.images.reshape(-1, target.size, 3)))
-        return Prepared(chunk.images, list(range(len(chunk.images))), [], moments)
+            levels += Image.fromarray(chunk.images.reshape(-1, target.size, 3)).histogram()
+        return Prepared(chunk.images, list(range(len(chunk.images))), [], levels)
     done: list[Any] = []
     kept: list[int] = []
     bad: list[Skipped] = []
@@ -39,15 +41,11 @@ def prepare(chunk: Chunk, target: Target) -> Prepared:
             bad.append(Skipped(chunk.paths[index], str(error)))
             continue
         if target.measured:
-            moments.update(image)
+            levels += image.histogram()
         quality = target.quality
         done.append(np.asarray(image) if quality is None else encode(image, quality))
         kept.append(index)
-    return Prepared(np.stack(done) if done and target.quality is None else done, kept, bad, moments)
-
-
-def _unchanged(shape: tuple[int, ...], target: Target) -> bool:
-    return target.quality is None and shape[1:3] == (target.size, target.size)
+    return Prepared(np.stack(done) if done and target.quality is None else done, kept, bad, levels)
 
 
 def _open(chunk: Chunk, index: int) -> Image.Image:
@@ -55,6 +53,11 @@ def _open(chunk: Chunk, index: int) -> Image.Image:
         return Image.fromarray(chunk.images[index])
     assert chunk.files is not None
     return load(chunk.files[index])
+
+
+def prepare_all(chunks: Iterable[Chunk], target: Target) -> Iterator[tuple[Chunk, Prepared]]:
+    """Prepare chunks one after another in this process."""
+    return ((chunk, prepare(chunk, target)) for chunk in chunks)
 
 
 def main(channel: int) -> None:

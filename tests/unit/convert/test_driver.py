@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pipelines.convert import Options, convert, ffcv, tar
+from pipelines.convert.images import Target
 from pipelines.convert.open import open_source
 from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.sources import Source, SourceSplit, array_chunks
@@ -222,8 +223,10 @@ def test_a_worker_that_dies_is_reported(tmp_path, monkeypatch):
 def test_workers_end_with_the_process_they_work_for(tmp_path):
     from pipelines.convert.pool import Pool
 
+    pets = write_folder(tmp_path / "pets", per_class=20)
+    raw = open_source(str(pets), Options())
     with Pool(2) as pool:
-        pool.start()
+        assert len(list(pool.map(raw.splits["train"].chunks(), Target(8, "crop", None)))) > 2
     assert [worker.process.poll() for worker in pool._workers] == [0, 0]
 
 
