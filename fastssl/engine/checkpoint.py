@@ -1,7 +1,7 @@
-"""Checkpoints: sealed, written beside training, loaded without running code.
+"""Checkpoints: written beside training, loaded without running code.
 
-A file is one line (a magic string, the SHA-256 of the rest, its length) and torch's own format
-after it. The newest file whose seal holds is loaded; a damaged one is named and skipped.
+A file has torch's own format, an archive with a CRC-32 of every part, and `torch.load` opens it.
+The newest file whose checksums hold is loaded; a damaged one is named and skipped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import hashlib
 import io
 import re
 import threading
+import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -21,11 +23,10 @@ from fastssl.errors import DataError, cannot_write
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import sync, write_atomic
 
-MAGIC = b"fastssl-checkpoint-1"
+SEAL = b"fastssl-checkpoint-1 "  # how a file of version 0.1.0 begins
 BEST = "best.ckpt"
 KEEP = 2
 NAME = re.compile(r"step-(\d{8,})\.ckpt")
-ROOM = 128  # bytes left free for the line before the body, which is known only after it
 
 
 class Preprocessing(TypedDict):
@@ -54,48 +55,55 @@ class CheckpointContent(TypedDict):
     preprocessing: Preprocessing
 
 
-def seal(content: CheckpointContent) -> memoryview:
+def pack(content: CheckpointContent) -> memoryview:
     """Return the bytes of a checkpoint file; they are in memory once, however large they are."""
     buffer = io.BytesIO()
-    buffer.write(bytes(ROOM))
     torch.save(content, buffer)
-    whole = buffer.getbuffer()
-    body = whole[ROOM:]
-    head = b"%s %s %d\n" % (MAGIC, hashlib.sha256(body).hexdigest().encode(), len(body))
-    begin = ROOM - len(head)
-    whole[begin:ROOM] = head
-    return whole[begin:]
-
-
-def unseal(data: bytes, name: str) -> CheckpointContent:
-    """Check the seal and return what is inside; never executes code of the file."""
-    head, _, body = data.partition(b"\n")
-    fields = head.split(b" ")
-    whole = (
-        len(fields) == 3
-        and fields[0] == MAGIC
-        and fields[2] == b"%d" % len(body)
-        and fields[1] == hashlib.sha256(body).hexdigest().encode()
-    )
-    if not whole:
-        raise DataError(f"{name} is damaged: its checksum does not hold", "use an older checkpoint")
-    found: CheckpointContent = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
-    return found
+    return buffer.getbuffer()
 
 
 def read(path: Path) -> CheckpointContent:
-    """Read one checkpoint file."""
+    """Read one checkpoint file; never executes code of the file."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}", "check the path") from error
+    body = io.BytesIO(_without_seal(data))
+    if not _is_whole(body):
+        raise DataError(f"{path} is damaged: its checksum does not hold", "use an older checkpoint")
+    body.seek(0)
     try:
-        return unseal(data, str(path))
-    except (DataError, MemoryError):
+        found: CheckpointContent = torch.load(body, map_location="cpu", weights_only=True)
+    except MemoryError:
         raise
     except Exception as error:  # a foreign file may fail in torch's reader with any exception
-        why = "its seal holds, but what is inside is not of fastssl"
+        why = "it is whole, but what is inside is not of fastssl"
         raise DataError(f"{path} is refused: {why}", "use a checkpoint of your own") from error
+    return found
+
+
+def _without_seal(data: bytes) -> bytes:
+    """Return the archive in a file of version 0.1.0, which has a line with its SHA-256 before it.
+
+    Other files are returned as they are, and nothing where the SHA-256 does not hold.
+    """
+    if not data.startswith(SEAL):
+        return data
+    head, _, body = data.partition(b"\n")
+    return body if hashlib.sha256(body).hexdigest().encode() in head.split(b" ") else b""
+
+
+def _is_whole(file: io.BytesIO) -> bool:
+    """Return True if the CRC-32 of every part of torch's archive holds."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            # Parts that claim more bytes than the file has would fill the memory when unpacked.
+            claimed = sum(part.file_size for part in archive.infolist())
+            return claimed <= file.getbuffer().nbytes and archive.testzip() is None
+    except MemoryError:
+        raise
+    except Exception:  # a damaged directory may fail in zipfile with any exception
+        return False
 
 
 def files(folder: RunFolder) -> list[Path]:
@@ -141,78 +149,57 @@ class Writer:
         found = files(folder) if begun is not None else []
         self._damaged = {path for path in found if step_of(path) > (begun or 0)}
         self.seconds = 0.0  # what saving took from the training thread
-        self._jobs: dict[str, CheckpointContent] = {}
-        self._changed = threading.Condition()
-        self._busy = False
-        self._closed = False
+        self._waiting: dict[str, tuple[str, CheckpointContent]] = {}  # by kind, oldest first
+        self._lock = threading.Lock()
         self._failure: BaseException | None = None
         if not folder.checkpoints.is_symlink():
             for path in folder.checkpoints.glob(".*.ckpt.new"):  # what a killed run was writing
                 path.unlink(missing_ok=True)
-        self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
 
     def save(self, name: str, content: CheckpointContent) -> None:
         """Hand a snapshot over; one of its kind that still waits is replaced.
 
         So no more than two wait, the last and the best, however slow the disk is.
         """
-        periodic = NAME.fullmatch(name)
-        with self._changed:
-            self._raise()
-            waiting = {other for other in self._jobs if periodic and NAME.fullmatch(other)}
-            for other in waiting | {name}:
-                self._jobs.pop(other, None)
-            self._jobs[name] = content
-            self._changed.notify_all()
+        self.check()
+        kind = "last" if NAME.fullmatch(name) else name
+        with self._lock:
+            self._waiting.pop(kind, None)
+            self._waiting[kind] = name, content
+        # The snapshot is no argument of the job: a job that has become idle would keep it alive.
+        self._thread.submit(self._write_next)
 
     def check(self) -> None:
         """Raise why a checkpoint could not be written, if one could not; waits for nothing."""
-        with self._changed:
-            self._raise()
-
-    def wait(self) -> None:
-        """Return when everything handed over is on the disk, or raise why it is not."""
-        with self._changed:
-            self._changed.wait_for(lambda: not (self._jobs or self._busy) or self._failure)
-            self._raise()
-
-    def close(self) -> None:
-        """Finish what is waiting and end the thread."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._thread.join()
-
-    def _raise(self) -> None:
         if isinstance(self._failure, OSError):
             raise cannot_write(self.folder.checkpoints, self._failure) from self._failure
         if self._failure is not None:
             raise self._failure
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._jobs or self._closed)
-                if not self._jobs:
-                    return
-                name = next(iter(self._jobs))
-                content = self._jobs.pop(name)
-                self._busy = True
-            try:
-                self.folder.check_ours()
-                # A checkpoint must not outlive, in a power cut, the metrics from before it.
-                if self.folder.metrics.exists():
-                    sync(self.folder.metrics)
-                write_atomic(self.folder.checkpoints / name, seal(content))
-                self._prune(self.folder.checkpoints / name)
-            except BaseException as error:  # raised in the training thread, which stops the run
-                self._failure = error
-            with self._changed:
-                self._busy = False
-                if self._failure is not None:
-                    self._jobs.clear()
-                self._changed.notify_all()
+    def wait(self) -> None:
+        """Return when everything handed over is on the disk, or raise why it is not."""
+        self._thread.submit(int).result()  # does nothing, after all jobs before it
+        self.check()
+
+    def close(self) -> None:
+        """Finish what is waiting and end the thread."""
+        self._thread.shutdown()
+
+    def _write_next(self) -> None:
+        with self._lock:
+            if not self._waiting or self._failure:
+                return
+            name, content = self._waiting.pop(next(iter(self._waiting)))
+        try:
+            self.folder.check_ours()
+            # A checkpoint must not outlive, in a power cut, the metrics from before it.
+            if self.folder.metrics.exists():
+                sync(self.folder.metrics)
+            write_atomic(self.folder.checkpoints / name, pack(content))
+            self._prune(self.folder.checkpoints / name)
+        except BaseException as error:  # raised in the training thread, which stops the run
+            self._failure = error
 
     def _prune(self, new: Path) -> None:
         # Only after the new file is in place, and never through a link. Damaged ones do not count

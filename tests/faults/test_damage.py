@@ -31,6 +31,19 @@ def harm(path: Path, dice: random.Random) -> None:
     path.write_bytes(data)
 
 
+def harmless(path: Path, original: Path) -> bool:
+    """Return whether a damaged checkpoint is read; what is read must then be the original.
+
+    A bit flipped in the padding between the parts of the archive changes nothing.
+    """
+    try:
+        found = checkpoint.read(path)
+    except DataError:
+        return False
+    assert bytes(checkpoint.pack(found)) == bytes(checkpoint.pack(checkpoint.read(original)))
+    return True
+
+
 def test_damaged_checkpoints_are_named_and_skipped(whole, tmp_path, tally, times):
     count = tally("torn or bit-flipped checkpoints")
     out = shutil.copytree(whole, tmp_path / "run")
@@ -40,6 +53,8 @@ def test_damaged_checkpoints_are_named_and_skipped(whole, tmp_path, tally, times
         name = dice.choice([names[0], names[0], names[1], checkpoint.BEST])
         with count:
             harm(out / "checkpoints" / name, dice)
+            if harmless(out / "checkpoints" / name, whole / "checkpoints" / name):
+                continue
             told: list[str] = []
             found = checkpoint.newest(RunFolder(out), told.append)
             assert found is not None
@@ -59,7 +74,10 @@ def test_runs_with_a_damaged_newest_checkpoint_go_on_bit_equal(whole, tmp_path, 
         (out / "summary.json").unlink()
         told = out.parent / "told"
         with count:
-            harm(checkpoint.files(RunFolder(out))[0], dice)
+            newest = checkpoint.files(RunFolder(out))[0]
+            harm(newest, dice)
+            while harmless(newest, whole / "checkpoints" / newest.name):
+                harm(newest, dice)
             assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
             assert "skipped" in told.read_text()
             runs.assert_same_run(whole, out)
