@@ -6,6 +6,8 @@ not matter (`keys_that_may_differ`). Nothing here imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from pydantic import (
@@ -23,7 +25,7 @@ from pydantic.config import JsonDict
 from fastssl import models, plugins
 from fastssl.algorithms import Settings, find_algorithm
 from fastssl.config.messages import brief, describe, nearest
-from fastssl.errors import ConfigError, UserError
+from fastssl.errors import UserError
 from pipelines.datasets import DATASETS
 from pipelines.readers import READERS
 
@@ -152,18 +154,17 @@ class RunConfig(BaseModel):
     @classmethod
     def _data_exists(cls, name: str) -> str:
         names = [*DATASETS, "own"]
-        if name not in names and not _is_plugin("data", name):
-            raise ValueError(f"no data set is named {brief(name)}{nearest(name, names)}")
-        return name
+        with _user_errors():
+            if name in names or plugins.is_plugin("data", name):
+                return name
+        raise ValueError(f"no data set is named {brief(name)}{nearest(name, names)}")
 
     @field_validator("model")
     @classmethod
     def _model_exists(cls, name: str) -> str:
-        try:
-            models.parse(name)
-        except ConfigError as error:
-            if not _is_plugin("model", name):
-                raise ValueError(error) from error
+        with _user_errors():
+            if not plugins.is_plugin("model", name):
+                models.parse(name)
         return name
 
     @field_validator("reader")
@@ -179,10 +180,8 @@ class RunConfig(BaseModel):
     def _algorithm_exists(cls, name: Any) -> Any:
         if not isinstance(name, str):
             raise ValueError(f"no algorithm is named {brief(name)}; type algorithm=flexmatch")
-        try:
+        with _user_errors():
             find_algorithm(name)
-        except UserError as error:
-            raise ValueError(error) from error
         return name
 
     @field_validator("algo", mode="before")
@@ -230,8 +229,10 @@ def keys_that_may_differ(where: Literal["ranks", "resume", "cells", "paper"]) ->
     )
 
 
-def _is_plugin(kind: str, name: str) -> bool:
+@contextmanager
+def _user_errors() -> Iterator[None]:
+    """Raise a UserError as the ValueError that pydantic expects of a validator."""
     try:
-        return plugins.is_plugin(kind, name)
-    except ConfigError as error:
+        yield
+    except UserError as error:
         raise ValueError(error) from error

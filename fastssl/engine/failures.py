@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -17,40 +18,29 @@ SHORT = {"out of memory", "can't allocate memory", "cannot allocate memory", "ba
 SHORT |= {"alloc_failed"}  # cuBLAS and cuDNN
 
 
-class out_of_memory:
+@contextmanager
+def out_of_memory(resolved: ResolvedConfig) -> Iterator[None]:
     """Turn a failed allocation into a ResourceError that names the batch and the keys to lower.
 
     A thread that cannot be started and a device that fails become a ResourceError, too.
     """
-
-    def __init__(self, resolved: ResolvedConfig) -> None:
-        self.resolved = resolved
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Translate the error."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
         text = str(error).lower()
-        if not isinstance(error, MemoryError | RuntimeError):
-            return
         if isinstance(error, MemoryError) or any(part in text for part in SHORT):
-            config = self.resolved.config
-            ratio = config.ratio or self.resolved.algorithm.ratio
-            raise ResourceError(
-                f"out of memory with batch={config.batch} and ratio={ratio}",
-                "lower batch or ratio, or type accumulate=2 (BatchNorm then sees the parts)",
-            ) from error
-        if "can't start new thread" in text:
-            raise ResourceError(
-                "the system allows no more threads",
-                "raise the limit of processes (ulimit -u), or end other programs",
-            ) from error
-        if isinstance(error, torch.AcceleratorError) and "assert" not in text:  # that is a bug
-            raise ResourceError(
-                f"the device failed: {str(error).splitlines()[0]}",
-                "look at the device, then type the same line with --resume",
-            ) from error
+            ratio = resolved.config.ratio or resolved.algorithm.ratio
+            what = f"out of memory with batch={resolved.config.batch} and ratio={ratio}"
+            fix = "lower batch or ratio, or type accumulate=2 (BatchNorm then sees the parts)"
+        elif "can't start new thread" in text:
+            what = "the system allows no more threads"
+            fix = "raise the limit of processes (ulimit -u), or end other programs"
+        elif isinstance(error, torch.AcceleratorError) and "assert" not in text:  # that is a bug
+            what = f"the device failed: {str(error).splitlines()[0]}"
+            fix = "look at the device, then type the same line with --resume"
+        else:
+            raise
+        raise ResourceError(what, fix) from error
 
 
 def write_failure(folder: RunFolder, rank: int, error: UserError, world: int) -> None:

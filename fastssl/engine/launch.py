@@ -29,7 +29,7 @@ from fastssl.engine.signals import Stop
 from fastssl.engine.snapshot import restore
 from fastssl.engine.summary import end_lines, start_lines, summarize
 from fastssl.engine.view_sheet import make_sheet
-from fastssl.errors import ConfigError, DataError, cannot_write
+from fastssl.errors import RESUME, ConfigError, DataError, writing
 from fastssl.tracking import environment, tensorboard
 from fastssl.tracking.console import messages, open_log
 from fastssl.tracking.metrics import MetricsLog, read_metrics
@@ -197,14 +197,12 @@ def train(
 
 def write_start(learner: Learner, data: TrainingData, folder: RunFolder) -> None:
     """Write config.yaml and environment.json, unless the run is resumed."""
-    try:
-        if not folder.started():
-            text = yaml.safe_dump(learner.resolved.as_dict(), sort_keys=False)
-            content = {**environment.describe(), "class_names": data.store.class_names}
+    if not folder.started():
+        text = yaml.safe_dump(learner.resolved.as_dict(), sort_keys=False)
+        content = {**environment.describe(), "class_names": data.store.class_names}
+        with writing(folder.path, RESUME):
             write_json(folder.environment, content)
             write_atomic(folder.config, text.encode())
-    except OSError as error:
-        raise cannot_write(folder.path, error) from error
 
 
 def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:
@@ -214,10 +212,8 @@ def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:
     metrics = training.metrics or (read_metrics(folder.metrics, "eval") or [{}])[-1]
     if training.writer:
         summary = summarize(training, metrics, status)
-        try:
+        with writing(folder.summary, RESUME):
             write_json(folder.summary, summary)
-        except OSError as error:
-            raise cannot_write(folder.summary, error) from error
         if training.record and training.config.tensorboard:
             tensorboard.log_hparams(training.record, training.learner.resolved, summary)
         logger.info("")

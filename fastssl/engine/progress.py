@@ -6,8 +6,8 @@ It is part of every checkpoint.
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypedDict
+from dataclasses import dataclass, field
+from typing import TypedDict
 
 from fastssl.config.schema import RunConfig
 
@@ -68,10 +68,6 @@ class TrainingProgress:
     def data_wait(self) -> float:
         """Share of the training time spent waiting for data."""
         return self.waited / self.train_seconds if self.train_seconds else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that a checkpoint holds."""
-        return asdict(self)
 
 
 def evaluates(config: RunConfig, step: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
@@ -29,7 +29,7 @@ def snapshot(
         "scaler": learner.scaler.state,
         "state": learner.state,
         "quality": quality,
-        "trip": progress.as_dict(),
+        "trip": asdict(progress),
         "config": learner.resolved.as_dict(),
         "store": store.fingerprint,
         "classes": list(store.class_names),
@@ -67,4 +67,4 @@ def restore(learner: Learner, content: CheckpointContent) -> TrainingProgress:
         for key, value in saved.items():
             own[key].copy_(value)
     learner.quality.sums.copy_(content["quality"])
-    return replace(TrainingProgress(), **content["trip"])
+    return TrainingProgress(**content["trip"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from fastssl.errors import ConfigError, DataError, ResourceError, cannot_write
+from fastssl.errors import RESUME, ConfigError, DataError, ResourceError, writing
 from pipelines.files import Lock
 
 LOCK = ".lock"
@@ -43,7 +43,7 @@ class RunFolder:
 
     def claim(self, resume: bool) -> None:
         """Make the folder ours for the life of this process, or refuse."""
-        try:
+        with writing(self.path, RESUME):
             self.path.mkdir(parents=True, exist_ok=True)
             # Looked at before the lock, which would leave a file in somebody's pictures.
             if self._others() and not self.started():
@@ -59,8 +59,6 @@ class RunFolder:
             self.checkpoints.mkdir(exist_ok=True)
             # Who may not write there learns it now, and not at the first checkpoint.
             tempfile.TemporaryFile(dir=self.checkpoints).close()
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
     def _others(self) -> list[Path]:
         return [entry for entry in self.path.iterdir() if not self._leftover(entry)]
