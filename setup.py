@@ -19,7 +19,7 @@ setup(
     package_dir={"fastssl.configs": "configs"},  # not as a top-level package named configs
     package_data={
         "fastssl.configs": ["**/*.yaml"],
-        "fastssl": ["**/*.yaml", "report/page*.*"],
+        "fastssl": ["**/*.yaml", "**/*.html", "report/page*.*"],
     },
     install_requires=[
         "torch>=2.14",

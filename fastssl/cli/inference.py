@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,9 +56,12 @@ def predict(
 
     model = Predictor(run, checkpoint, device)
     with (
+        warnings.catch_warnings(),
         messages(quiet=not sys.stderr.isatty()),
         Progress(0, "predicting", unit="images") as bar,
     ):
+        # Pillow warns about unusual files; those that matter are in our list of unreadable files.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         tally = work(
             model,
             images,

@@ -15,42 +15,13 @@ from PIL import Image, ImageDraw, ImageFont
 from fastssl.errors import ConfigError, writing
 from fastssl.inference.pseudo_label import PseudoLabels
 from pipelines.files import write_atomic
-from pipelines.store.index import escape
+from pipelines.text import for_terminal
 
 EACH = 8  # images at either end
 ENDS = ("highest confidence", "lowest confidence")
 CELL = 96  # pixels of an image's side
 CLASSES = 200  # on a sheet; nobody would look at more
-
-# Class and file names are the user's: autoescape keeps them from becoming HTML, and `printable`
-# replaces the control characters that HTML cannot hold.
-PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Pseudo-labels</title>
-<style>
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2em; max-width: 70em; color: #222 }
-h2 { margin: 1.5em 0 .2em } p { margin: .2em 0; color: #555 }
-div { display: flex; flex-wrap: wrap; gap: 8px }
-figure { margin: 0; width: 104px } figcaption { font-size: 11px; overflow-wrap: anywhere }
-img { width: 96px; height: 96px; object-fit: contain; image-rendering: pixelated; background: #eee }
-.no img { outline: 2px solid #c60 }
-</style>
-<h1>Pseudo-labels</h1>
-<p>The images of highest and lowest confidence of each class; framed: below the threshold.</p>
-{% for class in classes %}
-<h2>{{ class.label | printable }}</h2>
-<p>{{ "{:,}".format(class.images) }} images, {{ "{:,}".format(class.trusted) }} reach the threshold
-{{ "%.3f" | format(class.threshold) }}</p>
-{% for title, images in class.ends if images %}
-<p>{{ title }}</p>
-<div>
-{%- for image in images %}<figure{% if not image.trusted %} class="no"{% endif %}>
-<img alt="" title="{{ image.path | printable }}" src="data:image/png;base64,{{ image.png }}">
-<figcaption>{{ "%.3f" | format(image.confidence) }} {{ image.name | printable }}</figcaption>
-</figure>{% endfor -%}
-</div>
-{% endfor %}{% endfor %}
-</html>
-"""
+TEMPLATE = Path(__file__).with_suffix(".html")
 
 
 def write_sheet(pseudo_labels: PseudoLabels, out: Path) -> None:
@@ -77,8 +48,10 @@ def ends(
 def page(pseudo_labels: PseudoLabels) -> str:
     """Return the sheet as one HTML file that contains its images."""
     paths = pseudo_labels.store.source_paths("train")
+    # Class and file names are the user's: autoescape keeps them from becoming HTML, and
+    # `printable` replaces the control characters that HTML cannot hold.
     environment = Environment(autoescape=True)
-    environment.filters["printable"] = escape
+    environment.filters["printable"] = for_terminal
     classes = [
         {
             **row,
@@ -89,7 +62,7 @@ def page(pseudo_labels: PseudoLabels) -> str:
         }
         for number, row in enumerate(pseudo_labels.class_rows()[:CLASSES])
     ]
-    return environment.from_string(PAGE).render(classes=classes)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(classes=classes)
 
 
 def _describe(pseudo_labels: PseudoLabels, one: int, paths: list[str]) -> dict[str, Any]:
@@ -122,7 +95,7 @@ def paint(pseudo_labels: PseudoLabels) -> Image.Image:
         pen.text((left + side * (EACH + 1) * step, 6), title, fill="black", font=font)
     for number, name in enumerate(names):
         top = 24 + number * (step + 12)
-        pen.text((6, top), escape(name)[:18], fill="black", font=font)
+        pen.text((6, top), for_terminal(name)[:18], fill="black", font=font)
         for side, chosen in enumerate(ends(pseudo_labels, number)):
             for column, one in enumerate(chosen):
                 x = left + (side * (EACH + 1) + column) * step

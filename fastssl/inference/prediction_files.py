@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import sys
 import time
@@ -73,15 +74,12 @@ def outcomes(
     model: Predictor, arguments: list[str], split: str, lines: Iterable[str], batch: int | None
 ) -> Iterator[Outcome]:
     """Yield the outcomes for all arguments, in order; a store is read split-wise, not as files."""
-    plain: list[str] = []
-    for argument in arguments:
-        if not is_store(argument):
-            plain.append(argument)
-            continue
-        yield from model.files(files(plain, lines), batch)
-        plain = []
-        yield from in_store(model, argument, split)
-    yield from model.files(files(plain, lines), batch)
+    for stored, group in itertools.groupby(arguments, is_store):
+        if stored:
+            for path in group:
+                yield from in_store(model, path, split)
+        else:
+            yield from model.files(files(group, lines), batch)
 
 
 def in_store(model: Predictor, path: str, split: str) -> Iterator[Outcome]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -142,8 +141,6 @@ class Predictor:
         size = batch or self.batch
         if not batch and self.device.device.type == "cpu":
             size = min(size, CPU_BATCH)
-        # Pillow warns about unusual files; those that matter are in our list of unreadable files.
-        warnings.filterwarnings("ignore", module=r"PIL\.")
         opened = self._opened(paths, 4 * size)
         while group := list(itertools.islice(opened, size)):
             good = [pixels for _, pixels, _ in group if pixels is not None]
