@@ -16,7 +16,7 @@ from pipelines.sources import (
     SourceSplit,
     array_chunks,
 )
-from pipelines.sources.published import find_folder, read_checked
+from pipelines.sources.published import checked, find_folder
 from pipelines.sources.unpickle import unpickle
 
 
@@ -24,11 +24,11 @@ def source(entry: Dataset, root: Path, options: SourceOptions) -> Source:
     """Return CIFAR-10, or CIFAR-100 with its fine labels."""
     folder = find_folder(entry, root)
     *train, test, meta = entry.files  # the order of the table
-    names = unpickle(read_checked(entry, folder, meta), meta)
+    names = unpickle(checked(entry, folder, meta).read_bytes(), meta)
     fine = b"fine_" if b"fine_label_names" in names else b""
 
     def read(file: str) -> tuple[Pixels, Labels]:
-        content = unpickle(read_checked(entry, folder, file), file)
+        content = unpickle(checked(entry, folder, file).read_bytes(), file)
         return _arrays(content, fine + b"labels", file)
 
     def chunks(files: Sequence[str]) -> Iterator[Chunk]:

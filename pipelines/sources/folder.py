@@ -29,15 +29,13 @@ def source(folder: Path, options: SourceOptions) -> Source:
     folder = folder.absolute()
     skipped: list[Skipped] = []
     notes: list[str] = []
-    apart = _apart(folder, options)
-    scan = Scan(folder, options.follow, skipped, apart)
+    scan = Scan(folder, options.follow, skipped, _apart(folder, options))
     if options.labels is not None:
         names, train = _listed(scan, options.labels)
     else:
         names, train = _class_folders(scan, notes)
     if options.unlabeled is not None:
-        scan = _scan(options.unlabeled, options, skipped, apart)
-        train += [(path, -1) for path in scan.images()]
+        train += [(path, -1) for path in scan.at(options.unlabeled).images()]
     labels = np.array([label for _, label in train], np.int64)
     test = held_out(labels, share, options.seed)
     size = suggested_size([path for path, _ in train])
@@ -46,8 +44,7 @@ def source(folder: Path, options: SourceOptions) -> Source:
         "test": _split([*compress(train, test)], size),
     }
     if options.test is not None:
-        scan = _scan(options.test, options, skipped, apart)
-        splits["test"] = _split(_test_folder(scan, names), size)
+        splits["test"] = _split(_test_folder(scan.at(options.test), names), size)
     elif options.test_fraction is None:
         notes.append(note(share))
     if skipped:
@@ -72,14 +69,6 @@ def _apart(folder: Path, options: SourceOptions) -> frozenset[str]:
     if len(real) > len(set(real.values())):
         raise ConfigError("--unlabeled and --test name one folder", "give two")
     return frozenset(map(str, real.values()))
-
-
-def _scan(
-    folder: Path, options: SourceOptions, skipped: list[Skipped], apart: frozenset[str]
-) -> Scan:
-    if not folder.is_dir():
-        raise DataError(f"there is no folder {folder.absolute()}", "look at its name")
-    return Scan(folder.absolute(), options.follow, skipped, apart)
 
 
 def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], Files]:

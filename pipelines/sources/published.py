@@ -1,6 +1,6 @@
 """The files that publishers ship: found, fetched if allowed, and checked before they are read."""
 
-import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.errors import ConfigError, DataError, ResourceError
@@ -19,35 +19,19 @@ def find_folder(entry: Dataset, root: Path) -> Path:
 
 def checked(entry: Dataset, folder: Path, file: str) -> Path:
     """Return the path of a published file after comparing its checksum."""
-    path = _existing(entry, folder / file)
-    _compare(entry, path, file_digest(path, "md5"))
-    return path
-
-
-def read_checked(entry: Dataset, folder: Path, file: str) -> bytes:
-    """Return the content of a published file; the bytes returned are the bytes checked."""
-    path = _existing(entry, folder / file)
-    data = path.read_bytes()
-    _compare(entry, path, hashlib.md5(data, usedforsecurity=False).hexdigest())
-    return data
-
-
-def _existing(entry: Dataset, path: Path) -> Path:
+    path, expected = folder / file, entry.files[file]
     if not path.is_file():
         raise DataError(
-            f"{path} is missing (MD5 {entry.files[path.name]})",
+            f"{path} is missing (MD5 {expected})",
             f"get it from {entry.page} and give its folder by --root, or add --download",
         )
-    return path
-
-
-def _compare(entry: Dataset, path: Path, found: str) -> None:
-    expected = entry.files[path.name]
+    found = file_digest(path, "md5")
     if found != expected:
         raise DataError(
             f"{path} is not the published file: its MD5 is {found}, not {expected}",
             f"remove it and get it again from {entry.page}, or with --download",
         )
+    return path
 
 
 def download(entry: Dataset, root: Path, *, extra: bool = True) -> None:
@@ -59,9 +43,17 @@ def download(entry: Dataset, root: Path, *, extra: bool = True) -> None:
             f"{entry.name} may not be downloaded by a program: a person must agree to its terms",
             f"get it from {entry.page} and give its folder by --root",
         )
+    # Of torchvision only the download is used: its data sets unpickle what they fetched.
+    from torchvision.datasets import utils
+
+    files = {file: md5 for file, md5 in entry.files.items() if extra or file not in entry.optional}
     try:
         root.mkdir(parents=True, exist_ok=True)
-        _fetch(entry, root, extra)
+        if not entry.archive:
+            for file, md5 in files.items():
+                utils.download_url(f"{entry.page}/{file}", str(root), file, md5)
+        elif not _complete(root / entry.folder, files):
+            utils.download_and_extract_archive(entry.archive, str(root), md5=entry.archive_md5)
     except (OSError, RuntimeError) as error:
         raise ResourceError(
             f"{entry.name} could not be downloaded: {error}",
@@ -69,16 +61,7 @@ def download(entry: Dataset, root: Path, *, extra: bool = True) -> None:
         ) from None
 
 
-def _fetch(entry: Dataset, root: Path, extra: bool) -> None:
-    # Of torchvision only the download is used: its data sets unpickle what they fetched.
-    from torchvision.datasets import utils
-
-    if not entry.archive:
-        for file, md5 in entry.files.items():
-            if extra or file not in entry.optional:
-                utils.download_url(f"{entry.page}/{file}", str(root), file, md5)
-        return
-    folder = root / entry.folder
-    files = {folder / file: md5 for file, md5 in entry.files.items()}
-    if any(not path.is_file() or file_digest(path, "md5") != md5 for path, md5 in files.items()):
-        utils.download_and_extract_archive(entry.archive, str(root), md5=entry.archive_md5)
+def _complete(folder: Path, files: Mapping[str, str]) -> bool:
+    """Return True if every published file is in the folder, unchanged."""
+    paths = {folder / file: md5 for file, md5 in files.items()}
+    return all(path.is_file() and file_digest(path, "md5") == md5 for path, md5 in paths.items())

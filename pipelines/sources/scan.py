@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipelines.errors import DataError
@@ -32,6 +32,12 @@ class Scan:
 
     def __post_init__(self) -> None:
         self._real = os.path.realpath(self.root)
+
+    def at(self, folder: Path) -> "Scan":
+        """Return a scan of another folder that records in the same list what it skipped."""
+        if not folder.is_dir():
+            raise DataError(f"there is no folder {folder.absolute()}", "look at its name")
+        return replace(self, root=folder.absolute())
 
     def images(self, folder: Path | None = None) -> Iterator[str]:
         """Yield the images under a folder and its subfolders, sorted by name."""

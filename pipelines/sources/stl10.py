@@ -16,7 +16,7 @@ from pipelines.sources import (
     SourceSplit,
     array_chunks,
 )
-from pipelines.sources.published import checked, find_folder, read_checked
+from pipelines.sources.published import checked, find_folder
 
 SIDE = 96
 IMAGE_BYTES = 3 * SIDE * SIDE
@@ -36,7 +36,7 @@ def source(entry: Dataset, root: Path, options: SourceOptions) -> Source:
 
 def _labeled(entry: Dataset, folder: Path, split: str) -> Part:
     # Published labels count from 1.
-    labels = np.frombuffer(read_checked(entry, folder, f"{split}_y.bin"), np.uint8)
+    labels = np.fromfile(checked(entry, folder, f"{split}_y.bin"), np.uint8)
     path = checked(entry, folder, f"{split}_X.bin")
     if _count(path) != len(labels):
         raise DataError(f"{path} does not match {split}_y.bin", "get both again")
