@@ -122,7 +122,7 @@ def export(run: Place, file: Place, checkpoint: str = "best") -> dict[str, Any]:
 
 
 def profile(subject: str, **options: Any) -> dict[str, Any]:
-    """Measure one subject (`views`, `step`, `cpl`, `predict`…) and return its record.
+    """Measure one subject (`views`, `step`, `cpl`, `train`…) and return its record.
 
     Options are those of `fastssl profile SUBJECT`.
 
@@ -130,7 +130,7 @@ def profile(subject: str, **options: Any) -> dict[str, Any]:
     >>> fastssl.profile("nothing")
     Traceback (most recent call last):
     pipelines.errors.ConfigError: there is nothing to profile named 'nothing'
-      fix: use one of: views, photos, convert, cpl, step, train, predict, scaling, plan
+      fix: use one of: views, convert, cpl, step, train, plan
     """
     from fastssl.profiling.subjects import profile as measure
 

@@ -4,9 +4,9 @@
     python tools/profile_throughput.py [--photos FOLDER]
 
 The first form measures one subject and prints its record. Further options are those of
-`fastssl profile SUBJECT`. The second form writes every record of the README to tools/results, one
-after another; use a machine that does nothing else. Subjects that need photos are skipped
-unless --photos is given.
+`fastssl profile SUBJECT`; those of photos, predict and scaling are in tools/bench/subjects.py. The
+second form writes every record of the README to tools/results, one after another; use a machine
+that does nothing else. Subjects that need photos are skipped unless --photos is given.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ sys.path.insert(0, str(ROOT))
 from fastssl.cli.profile import show_record
 from fastssl.errors import ConfigError, UserError
 from fastssl.profiling.measure import save
-from fastssl.profiling.subjects import SUBJECTS, parse_options
+from fastssl.profiling.subjects import parse_options
+from tools.bench.subjects import SUBJECTS
 
 # subject -> the options of each of its records
 RECORDS: dict[str, list[list[str]]] = {
@@ -43,7 +44,7 @@ RECORDS: dict[str, list[list[str]]] = {
 
 def measure(subject: str, given: dict[str, Any], against: str | None) -> dict[str, Any]:
     """Measure a subject with its peers, if it has any; return the record."""
-    options = parse_options(subject, given)
+    options = parse_options(subject, given, SUBJECTS)
     peers = find_spec(f"tools.bench.{subject}") is not None
     module = import_module(f"{'tools.bench' if peers else 'fastssl.profiling'}.{subject}")
     if against is not None and subject != "views":

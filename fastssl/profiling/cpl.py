@@ -6,7 +6,6 @@ It must not grow with the number of unlabeled images: the update is incremental.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -14,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastssl.algorithms import DatasetInfo, State
+from fastssl.algorithms import DatasetInfo
 from fastssl.algorithms.common import cpl
 from fastssl.distributed.collectives import SingleRank
 from fastssl.engine.devices import choose_device
-from fastssl.profiling.measure import Case, Measured, interleave, make_record
+from fastssl.profiling.measure import Case, Measured, interleave, make_record, rate
 from fastssl.profiling.subjects import CplOptions
 from pipelines.loader.batch import Batch
 
@@ -66,34 +65,28 @@ def run(options: CplOptions) -> dict[str, Any]:
 
 
 def cases(options: CplOptions) -> dict[str, Case]:
-    """Return the cases, named by form and number of images; each returns seconds per update."""
-    compiled = torch.compile(_decide, fullgraph=True, dynamic=False)
+    """Return the cases, named by form and number of images; each returns updates per second."""
+    compiled = torch.compile(cpl.curriculum, fullgraph=True, dynamic=False)
     made: dict[str, Case] = {}
     for images in options.images:
         work = Work(options, images)
         made[f"fastssl {images}"] = timed(partial(work.update, compiled), options.updates)
-        made[f"eager {images}"] = timed(partial(work.update, _decide), options.updates // 4 + 1)
+        eager = partial(work.update, cpl.curriculum)
+        made[f"eager {images}"] = timed(eager, options.updates // 4 + 1)
     return made
 
 
 def timed(update: Callable[[], Tensor], times: int) -> Case:
-    """Return a case that runs some updates and returns seconds per update."""
+    """Return a case that runs some updates and returns updates per second."""
 
-    def case() -> float:
-        started = time.perf_counter()
+    def run_updates() -> int:
         for _ in range(times):
             trusted = update()
         if trusted.is_cuda:
             torch.cuda.synchronize()
-        return (time.perf_counter() - started) / times
+        return times
 
-    return case
-
-
-def _decide(
-    logits: Tensor, batch: Batch, state: State, config: Any, ranks: SingleRank
-) -> cpl.Decision:
-    return cpl.curriculum(logits, batch, state, config, ranks)
+    return lambda: rate(run_updates)
 
 
 def count_kernels(options: CplOptions) -> dict[str, int]:
@@ -102,7 +95,7 @@ def count_kernels(options: CplOptions) -> dict[str, int]:
 
     torch._dynamo.reset()
     work = Work(options, min(options.images))
-    compiled = torch.compile(_decide, fullgraph=True, dynamic=False)
+    compiled = torch.compile(cpl.curriculum, fullgraph=True, dynamic=False)
     _, codes = run_and_get_code(
         compiled, work.logits[0], work.batches[0], work.state, work.config, work.ranks
     )
@@ -128,23 +121,14 @@ def _batch(positions: Tensor) -> Batch:
 
 
 def record(options: CplOptions, measured: Mapping[str, Measured]) -> dict[str, Any]:
-    """Return the record; cases are named "FORM IMAGES" and their values are seconds."""
+    """Return the record; cases are named "FORM IMAGES"."""
     least, most = min(options.images), max(options.images)
     results = []
     for case, values in measured.items():
         name, images = case.split()
-        results.append(
-            {
-                "name": name,
-                "images": int(images),
-                "rate": round(1 / values.median, 1),
-                "unit": "updates/s",
-                "us": round(1e6 * values.median, 1),
-                # the spread of 1/t, to first order: dt / t²
-                "spread": round(values.spread / values.median**2, 1),
-            }
-        )
-    growth = measured[f"fastssl {most}"].median / measured[f"fastssl {least}"].median
+        us = round(1e6 / values.median, 1)
+        results.append(values.row(name, "updates/s", images=int(images), us=us))
+    growth = measured[f"fastssl {least}"].median / measured[f"fastssl {most}"].median
     settings = {"classes": options.classes, "batch": options.batch, "threads": 1}
     return make_record(
         "cpl",

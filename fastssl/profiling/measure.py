@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from fastssl.tracking.environment import describe
+from pipelines.files import write_atomic
 
 Case = Callable[[], float]  # does its work and returns its value
 
@@ -147,7 +148,5 @@ def save(record: Mapping[str, Any], folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     name = "".join(c if c.isalnum() else "-" for c in str(record["what"])).strip("-").lower()
     file = folder / f"{name}.json"
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    part.replace(file)
+    write_atomic(file, f"{json.dumps(record, indent=1, ensure_ascii=False)}\n".encode())
     return file

@@ -10,25 +10,24 @@ from __future__ import annotations
 import copy
 import os
 import statistics
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from fastssl import models
-from fastssl.config.resolve import load
+from fastssl.config.resolve import load as load_config
 from fastssl.config.schema import RunConfig
 from fastssl.engine import devices
-from fastssl.engine.build import Run, assemble
+from fastssl.engine.build import Run
 from fastssl.engine.build_data import find_store
 from fastssl.profiling.cost_model import Load, Rates, predict, summarize
 from fastssl.profiling.measure import Case, Measured, interleave, make_record, rate
-from fastssl.profiling.step_timing import time_steps
+from fastssl.profiling.step_timing import open_run, time_steps
 from fastssl.profiling.subjects import PlanOptions
 from fastssl.profiling.views import DeviceViewMaker, ViewMaker, Work
 from pipelines.datasets import DATASETS
@@ -43,43 +42,22 @@ def run(options: PlanOptions) -> dict[str, Any]:
 
     If all rates are given and nothing is compared, the data set is not needed.
     """
-    overrides, measured = list(options.overrides), dict[str, Measured]()
-    given = None not in (options.decode, options.views, options.step)
-    if given and (options.world > 1 or not options.check):
-        return record(options, configured_load(options.config, overrides), measured)
-    with open_run(options.config, overrides) as base:
-        cases = rate_cases(base, options)
-        measured = interleave(cases, options.repetitions, limit=options.seconds)
-        return record(options, run_load(base), measured)
+    load = configured_load(options.config, options.overrides)
+    needed = [name for name in ("decode", "views", "step") if getattr(options, name) is None]
+    if options.check and options.world == 1:
+        needed.append("measured")
+    measured: dict[str, Measured] = {}
+    if needed:
+        with open_run(options.config, options.overrides) as base:
+            made = rate_cases(base, options.steps, load.images)
+            cases = {name: made[name] for name in needed}
+            measured = interleave(cases, options.repetitions, limit=options.seconds)
+    return record(options, load, measured)
 
 
-@contextmanager
-def open_run(config: str, overrides: list[str]) -> Iterator[Run]:
-    """Build a run at step 0; close its loader at the end."""
-    resolved = load(config, overrides)
-    base = assemble(resolved, devices.choose(resolved.config))
-    base.learner.student.train()
-    try:
-        yield base
-    finally:
-        base.data.loader.close()
-
-
-def run_load(base: Run) -> Load:
-    """Return the work of one step of a run."""
-    order = base.data.loader.order
-    return Load(
-        images=order.batch + order.unlabeled_batch,
-        views=order.batch + order.unlabeled_batch * len(base.learner.algorithm.views),
-        bytes=gradient_bytes(base.learner.model),
-        shared=base.learner.device.device.type == "cpu"
-        and cores_are_shared(base.learner.resolved.config),
-    )
-
-
-def configured_load(config: str, overrides: list[str]) -> Load:
+def configured_load(config: str, overrides: Sequence[str]) -> Load:
     """Return the work of one step of a configuration, without opening a standard data set."""
-    resolved = load(config, overrides)
+    resolved = load_config(config, list(overrides))
     chosen, algorithm = resolved.config, resolved.algorithm
     standard = chosen.data in DATASETS and not chosen.store
     classes = DATASETS[chosen.data].classes if standard else find_store(resolved).classes
@@ -90,7 +68,7 @@ def configured_load(config: str, overrides: list[str]) -> Load:
     return Load(
         images=chosen.batch + unlabeled,
         views=chosen.batch + unlabeled * len(algorithm.views),
-        bytes=gradient_bytes(model),
+        bytes=sum(p.numel() * 4 for p in model.parameters() if p.requires_grad),  # float32
         shared=not device.startswith("cuda") and cores_are_shared(chosen),
     )
 
@@ -100,14 +78,8 @@ def cores_are_shared(config: RunConfig) -> bool:
     return sum(devices.choose_threads(config)) > len(os.sched_getaffinity(0))
 
 
-def gradient_bytes(model: nn.Module) -> int:
-    """Return the size of the gradients, which are float32."""
-    return sum(p.numel() * 4 for p in model.parameters() if p.requires_grad)
-
-
-def rate_cases(base: Run, options: PlanOptions) -> dict[str, Case]:
-    """Return a case for every rate that is not given, and one for real steps to compare with."""
-    steps, images = options.steps, run_load(base).images
+def rate_cases(base: Run, steps: int, images: int) -> dict[str, Case]:
+    """Return a case for every rate, and one for real steps of `images` to compare with."""
     indices = np.random.default_rng(0).integers(0, base.data.store.splits["train"].count, images)
     loader = base.data.loader
     constant = copy.deepcopy(loader.batch(0))  # a copy, because the loader reuses its buffers
@@ -125,15 +97,12 @@ def rate_cases(base: Run, options: PlanOptions) -> dict[str, Case]:
         with closing(batches):  # a generator, which the limit may leave early
             return images / time_steps(base.learner, batches, warmup=WARMUP, limit=LIMIT)
 
-    cases: dict[str, Case] = {
+    return {
         "decode": lambda: rate(decode),
         "views": lambda: rate(lambda: sum(views.epoch() for _ in range(steps))),
         "step": train_on_constant,
+        "measured": train,
     }
-    cases = {name: case for name, case in cases.items() if getattr(options, name) is None}
-    if options.check and options.world == 1:
-        cases["measured"] = train
-    return cases
 
 
 def _view_maker(base: Run, indices: Any) -> ViewMaker:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from fastssl.engine import host_memory
-from fastssl.profiling import collectives
 from fastssl.profiling.measure import Case, Measured, interleave, make_record
 from fastssl.profiling.step_timing import time_steps
 from fastssl.profiling.subjects import StepOptions
@@ -82,9 +81,4 @@ def record(options: StepOptions, measured: Mapping[str, Measured]) -> dict[str, 
         }
         for name, case in measured.items()
     ]
-    sent = collectives.count(options.model, options.batch, options.size, options.ranks)
-    says = (
-        f"Over {options.ranks} ranks a step makes {sent['calls']} collectives of "
-        f"{sent['bytes']:,} bytes in all."
-    )
-    return make_record("step", asdict(options), results, ratio, collectives=sent, says=says)
+    return make_record("step", asdict(options), results, ratio)

@@ -1,16 +1,31 @@
-"""The one loop that times training steps."""
+"""A run to measure, and the one loop that times its training steps."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
-from fastssl.engine.build import Learner
+from fastssl.config.resolve import load
+from fastssl.engine import devices
+from fastssl.engine.build import Learner, Run, assemble
 from fastssl.engine.loop import train_step
 from pipelines.loader.batch import Batch
+
+
+@contextmanager
+def open_run(config: str, overrides: Sequence[str]) -> Iterator[Run]:
+    """Build a run at step 0; close its loader at the end."""
+    resolved = load(config, list(overrides))
+    base = assemble(resolved, devices.choose(resolved.config))
+    base.learner.student.train()
+    try:
+        yield base
+    finally:
+        base.data.loader.close()
 
 
 def time_steps(

@@ -7,12 +7,14 @@ neither torch nor pydantic, so that `fastssl --help` stays fast.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, MinLen
 
+from fastssl.config.messages import describe
 from fastssl.errors import ConfigError
 
 Count = Annotated[int, Ge(1)]
@@ -48,17 +50,6 @@ class ViewsOptions(Options):
     repetitions: Count = repetitions(5)
     seconds: Annotated[float, Ge(0)] = option(1.0, "Shortest duration of one repetition.")
     device: str = option("cpu", "cpu or cuda; cuda also measures the kernel for devices.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PhotosOptions(Options):
-    """Measure the way from JPEG files in a store to views of 224 pixels, for every reader."""
-
-    folder: str = field(metadata={"help": "Folder of photos, searched recursively."})
-    threads: Count = option(2, "Threads of the readers and of the view kernel.")
-    batch: Count = option(64, "Images per batch.")
-    batches: Count = option(32, "Batches per repetition.")
-    repetitions: Count = repetitions(5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +89,6 @@ class StepOptions(Options):
     steps: Count = option(1, "Steps per repetition.")
     repetitions: Count = repetitions(7)
     compiled: bool = option(False, "Also measure the compiled step; compiling takes minutes.")
-    ranks: Count = option(2, "Ranks for which collectives are counted.")
     device: str = option("cpu", "cpu or cuda.")
 
 
@@ -113,31 +103,6 @@ class TrainOptions(Options):
     )
     steps: Count = option(2, "Steps per repetition.")
     repetitions: Count = repetitions(5)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictOptions(Options):
-    """Measure how fast `predict` classifies image files."""
-
-    folder: str = field(metadata={"help": "Folder with one sub-folder of photos per class."})
-    images: Count = option(1_000, "Files to predict; those of the folder are repeated.")
-    size: Count = option(32, "Height and width of the model's input in pixels.")
-    model: str = option("wrn-28-2", "Network.")
-    steps: Count = option(20, "Training steps before the measurement.")
-    repetitions: Count = repetitions(5)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScalingOptions(Options):
-    """Measure the gain of several processes over one, with the same batch per process."""
-
-    processes: Annotated[int, Ge(2)] = option(2, "Processes of the larger case.")
-    model: str = option("wrn-28-2", "Network.")
-    batch: Count = option(8, "Labeled images per step and process.")
-    size: Count = option(32, "Height and width of an image in pixels.")
-    steps: Count = option(1, "Steps per repetition.")
-    repetitions: Count = repetitions(15)
-    seconds: Rate = option(150.0, "No round starts later, except the first counted one.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,13 +126,10 @@ class PlanOptions(Options):
 
 SUBJECTS: dict[str, type[Options]] = {
     "views": ViewsOptions,
-    "photos": PhotosOptions,
     "convert": ConvertOptions,
     "cpl": CplOptions,
     "step": StepOptions,
     "train": TrainOptions,
-    "predict": PredictOptions,
-    "scaling": ScalingOptions,
     "plan": PlanOptions,
 }
 
@@ -179,37 +141,32 @@ def profile(subject: str, **options: Any) -> dict[str, Any]:
     return record
 
 
-def parse_options(subject: str, given: dict[str, Any]) -> Options:
+def parse_options(
+    subject: str, given: Mapping[str, Any], subjects: Mapping[str, type[Options]] = SUBJECTS
+) -> Options:
     """Return the validated options of a subject; raise ConfigError for the first mistake.
 
     Text is accepted for every option; that of a tuple is separated by commas.
     """
     from pydantic import TypeAdapter, ValidationError
 
-    if subject not in SUBJECTS:
+    if subject not in subjects:
         raise ConfigError(
             f"there is nothing to profile named {subject!r}",
-            f"use one of: {', '.join(SUBJECTS)}",
+            f"use one of: {', '.join(subjects)}",
         )
-    options = SUBJECTS[subject]
+    options = subjects[subject]
+    names = [one.name for one in fields(options)]
+    for name in given:
+        if name not in names:
+            raise ConfigError(
+                f"profile {subject} has no option {name!r}", f"use one of: {', '.join(names)}"
+            )
     tuples = {name for name, kind in get_type_hints(options).items() if get_origin(kind) is tuple}
     split = {name: given[name].split(",") for name in tuples if isinstance(given.get(name), str)}
     try:
         return TypeAdapter(options).validate_python({**given, **split})
     except ValidationError as error:
-        # An unknown name first: the option that seems to be missing may be misspelled.
-        unknown = "unexpected_keyword_argument"
-        problem = min(error.errors(), key=lambda found: found["type"] != unknown)
-        name, flag = problem["loc"][0], f"--{problem['loc'][0]}"
-        if problem["type"] == unknown:
-            names = ", ".join(one.name for one in fields(options))
-            message = f"profile {subject} has no option {name!r}", f"use one of: {names}"
-        elif problem["type"] == "missing":
-            message = f"profile {subject} needs {name}", f"add {flag} {str(name).upper()}"
-        else:
-            rule = problem["msg"].removeprefix("Input should ").split(", unable")[0]
-            message = (
-                f"profile {subject}: {name} is {problem['input']!r}, but should {rule}",
-                f"see `fastssl profile {subject} --help`",
-            )
-        raise ConfigError(*message) from None
+        problem = describe(error, names)[0].what
+        fix = f"see `fastssl profile {subject} --help`"
+        raise ConfigError(f"profile {subject}: {problem}", fix) from None

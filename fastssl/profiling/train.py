@@ -10,18 +10,17 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from typing import Any
 
 from fastssl.config.resolve import load
-from fastssl.engine import devices
-from fastssl.engine.build import Learner, Run, assemble
-from fastssl.engine.build_data import make_data, view_recipes
+from fastssl.engine.build import Learner, Run, open_data
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.snapshot import snapshot
 from fastssl.profiling.measure import Case, Measured, interleave, make_record
-from fastssl.profiling.step_timing import time_steps
+from fastssl.profiling.step_timing import open_run, time_steps
 from fastssl.profiling.subjects import TrainOptions
 from pipelines.loader.batch import Batch
 from pipelines.loader.loader import Loader
@@ -72,25 +71,20 @@ class FedSteps:
 
 def run(options: TrainOptions) -> dict[str, Any]:
     """Measure training with each reader; return the record."""
-    resolved = load(options.config, list(options.overrides))
-    base = assemble(resolved, devices.choose(resolved.config))
-    base.learner.student.train()
     names = [name for name in options.readers if READERS[name].installed]
-    loaders = {name: open_loader(base, name) for name in names}
-    try:
+    with open_run(options.config, options.overrides) as base, ExitStack() as stack:
+        learner = base.learner
         # A copy, because the loader reuses its buffers.
         constant = copy.deepcopy(base.data.loader.batch(0))
-        fed = {
-            CONSTANT: FedSteps(base.learner, lambda a, b: repeat(constant, b - a), options.steps)
-        }
-        for name, loader in loaders.items():
-            fed[name] = FedSteps(base.learner, loader.iterate, options.steps, loader)
+        fed = {CONSTANT: FedSteps(learner, lambda a, b: repeat(constant, b - a), options.steps)}
+        for name in names:
+            resolved = load(options.config, [*options.overrides, f"reader={name}"])
+            data = open_data(resolved, learner.device, learner.ranks, base.data.store)
+            loader = stack.enter_context(data.loader)
+            fed[name] = FedSteps(learner, loader.iterate, options.steps, loader)
         cases: dict[str, Case] = {**fed, CHECKPOINT: lambda: time_snapshot(base)}
         measured = interleave(cases, options.repetitions)
-    finally:
-        for loader in (base.data.loader, *loaders.values()):
-            loader.close()
-    return record(options, base, measured, {name: fed[name].share for name in names})
+        return record(options, base, measured, {name: fed[name].share for name in names})
 
 
 def time_snapshot(base: Run) -> float:
@@ -98,22 +92,6 @@ def time_snapshot(base: Run) -> float:
     started = time.perf_counter()
     snapshot(*base, TrainingProgress(), base.learner.quality.sums)
     return (time.perf_counter() - started) / base.learner.resolved.config.checkpoint_every
-
-
-def open_loader(base: Run, reader: str) -> Loader:
-    """Open a loader like the run's own, with another reader."""
-    split, order = make_data(base.learner.resolved, base.data.store, 1)
-    return Loader(
-        base.data.store,
-        split,
-        order,
-        views=base.learner.algorithm.views,
-        recipes=view_recipes(base.learner.resolved, base.data.store),
-        seed=base.learner.resolved.config.seed,
-        device=str(base.learner.device.device),
-        reader=reader,
-        threads=base.learner.device.loader_threads,
-    )
 
 
 def record(

@@ -1,7 +1,7 @@
 """The rate of the views: one weak and one strong view of each image, as normalized float batches.
 
-The images are in memory (`profile photos` measures decoding). Sampling the parameters, gathering
-the images of a batch and applying the views are all part of the measured time.
+The images are in memory; `tools/bench/photos.py` measures decoding. Sampling the parameters,
+gathering the images of a batch and applying the views are all part of the measured time.
 """
 
 from __future__ import annotations

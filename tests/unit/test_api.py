@@ -37,14 +37,14 @@ def test_every_name_is_there_and_no_module_hides_one() -> None:
         _ = fastssl.nothing
 
 
-@pytest.mark.parametrize("subject", ["nothing", "measure", "checkpoint", "", "../step"])
-def test_what_can_not_be_measured_is_told(subject: str) -> None:
+@pytest.mark.parametrize("subject", ["nothing", "measure", "photos", "", "../step"])
+def test_a_subject_that_does_not_exist_is_an_error(subject: str) -> None:
     with pytest.raises(ConfigError, match="there is nothing to profile named"):
         fastssl.profile(subject)
 
 
-@pytest.mark.parametrize("subject", ["step", "train", "plan", "photos", "views"])
-def test_an_option_that_a_subject_does_not_have_is_told(subject: str) -> None:
+@pytest.mark.parametrize("subject", ["step", "train", "plan", "views"])
+def test_an_option_that_a_subject_does_not_have_is_an_error(subject: str) -> None:
     with pytest.raises(ConfigError, match="has no option 'nothing'"):
         fastssl.profile(subject, nothing=1)
 
@@ -54,8 +54,6 @@ def test_options_reach_a_subject_by_their_names(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("fastssl.profiling.step.run", lambda options: seen.update(vars(options)))
     fastssl.profile("step", model="wrn-10-1", batch=4)
     assert (seen["model"], seen["batch"], seen["size"]) == ("wrn-10-1", 4, 32)
-    with pytest.raises(ConfigError, match="photos needs folder"):
-        fastssl.profile("photos", batch=4)
 
 
 def test_the_examples_of_the_docstrings_run(

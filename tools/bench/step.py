@@ -2,7 +2,7 @@
 
 Both start from the same weights and get the same batches. Their losses are compared in double
 precision before anything is timed. The reference runs in its own process, with the C library's
-default memory settings.
+default memory settings. The collectives of a step over several ranks are counted, too.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import torch
 from fastssl.engine.loop import train_step
 from fastssl.profiling import step
 from fastssl.profiling.measure import Case, interleave
-from fastssl.profiling.subjects import StepOptions
 from fastssl.profiling.synthetic import CLASSES, make_batch, synthetic_learner, to_double
 from pipelines.loader.batch import Batch
+from tools.bench import collectives
 from tools.bench.operators import Profile, gflops, profile_operators, summarize
 from tools.bench.process import CaseProcess
 from tools.bench.reference_step import Reference
+from tools.bench.subjects import StepOptions
 
 TOLERANCE = 1e-6  # largest relative difference of the losses in double precision
 CHECKED = 2  # steps
@@ -32,8 +33,18 @@ CHECKED = 2  # steps
 
 def run(options: StepOptions) -> dict[str, Any]:
     """Measure both; return the record. On a GPU only our step is measured."""
-    if options.device != "cpu":
-        return step.run(options)
+    record = run_both(options) if options.device == "cpu" else step.run(options)
+    sent = collectives.count(options.model, options.batch, options.size, options.ranks)
+    says = (
+        f"Over {options.ranks} ranks a step makes {sent['calls']} collectives of "
+        f"{sent['bytes']:,} bytes in all."
+    )
+    says = f"{record['says']} {says}" if "says" in record else says
+    return {**record, "collectives": sent, "says": says}
+
+
+def run_both(options: StepOptions) -> dict[str, Any]:
+    """Measure our step and the reference; return the record."""
     step.prepare(options)
     difference = compare(options)
     cases = step.cases(options)
@@ -46,9 +57,8 @@ def run(options: StepOptions) -> dict[str, Any]:
     record = step.record(options, measured)
     ratio = measured["reference"].median / measured["fastssl"].median
     record["ratio"] = {"reference": round(ratio, 3), **record["ratio"]}
-    record |= {"losses_apart": difference, "time": profiles, "gflops": rates}
-    record["says"] = f"{summarize(profiles, rates)} {record['says']}"
-    return record
+    says = summarize(profiles, rates)
+    return {**record, "losses_apart": difference, "time": profiles, "gflops": rates, "says": says}
 
 
 def compare(options: StepOptions) -> float:

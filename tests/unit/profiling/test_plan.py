@@ -87,8 +87,14 @@ def test_cores_are_shared_if_there_are_more_threads(monkeypatch):
 
 def test_the_load_without_data_is_that_of_a_real_run(data):
     overrides = ["model=wrn-10-1", "batch=4", "ratio=3", "device=cpu", "threads=1"]
+    found = plan.configured_load("digits", overrides)
     with plan.open_run("digits", overrides) as base:
-        assert plan.configured_load("digits", overrides) == plan.run_load(base)
+        order, model = base.data.loader.order, base.learner.model
+        batch = next(base.data.loader.iterate(0, 1))
+        views = len(batch.images) + sum(len(view) for view in batch.views.values())
+    assert found.images == order.batch + order.unlabeled_batch and found.views == views
+    assert found.bytes == 4 * sum(weight.numel() for weight in model.parameters())
+    assert found.shared == plan.cores_are_shared(base.learner.resolved.config)
 
 
 def test_the_documented_plan_needs_no_data(tmp_path, monkeypatch):

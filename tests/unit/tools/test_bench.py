@@ -12,23 +12,18 @@ import torch
 
 from fastssl.algorithms.common import cpl as curriculum
 from fastssl.engine.loop import train_step
+from fastssl.errors import DataError
 from fastssl.profiling import cpl as our_cpl
 from fastssl.profiling import views as our_views
-from fastssl.profiling.subjects import (
-    ConvertOptions,
-    CplOptions,
-    PhotosOptions,
-    PredictOptions,
-    StepOptions,
-    ViewsOptions,
-)
+from fastssl.profiling.subjects import ConvertOptions, CplOptions, ViewsOptions
 from fastssl.profiling.synthetic import make_batch, synthetic_learner, to_double
 from pipelines.convert import ffcv
 from tests.pictures import noise, write_flat, write_folder
-from tools.bench import convert, cpl, photos, predict, step, views
+from tools.bench import collectives, convert, cpl, photos, predict, step, views
 from tools.bench.operators import convolutions, gflops
 from tools.bench.process import CaseProcess
 from tools.bench.reference_step import Reference
+from tools.bench.subjects import PhotosOptions, PredictOptions, StepOptions
 from tools.bench.view_peers import PEERS, pillow_strong
 
 TINY = StepOptions(model="wrn-10-1", batch=2, size=8, images=50, threads=1, repetitions=1)
@@ -128,8 +123,10 @@ def test_a_record_of_photos_has_the_ratios_to_its_peers(tmp_path):
     assert set(record["ratio"]) == {"pil", "ffcv", "dali"}
     assert all(value > 0 for value in record["ratio"].values())
     units = {row["name"]: row["unit"] for row in record["results"]}
-    assert units["fastssl ffcv"] == units["pil"] == "views/s"
-    assert units["reader dali"] == units["plain ffcv"] == "images/s"
+    views = ["pil", "fastssl ffcv", "fastssl dali", "fastssl resident"]
+    readers = ["plain ffcv", "plain dali", "reader ffcv", "reader dali"]
+    assert units == {**dict.fromkeys(views, "views/s"), **dict.fromkeys(readers, "images/s")}
+    assert record["settings"]["folder"] == tmp_path.name  # no path of this machine
 
 
 def test_the_plain_loop_predicts_the_same(tmp_path):
@@ -138,10 +135,17 @@ def test_the_plain_loop_predicts_the_same(tmp_path):
         folder=str(folder), images=30, model="wrn-10-1", steps=3, repetitions=1
     )
     record = predict.run(options)
-    assert record["same"] == 1.0
+    assert record["same"] == 1.0 and record["settings"]["images"] == 30
     rates = {row["name"]: row["rate"] for row in record["results"]}
     expected = rates["fastssl"] / rates["plain loop"]
     assert record["ratio"]["plain loop"] == pytest.approx(expected, rel=0.05)
+
+
+def test_a_folder_without_photos_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="no photos"):
+        photos.run(PhotosOptions(folder=str(tmp_path)))
+    with pytest.raises(DataError, match="no images"):
+        predict.run(PredictOptions(folder=str(tmp_path)))
 
 
 def counting(start):
@@ -190,7 +194,17 @@ def test_a_record_of_a_step_has_the_reference_and_where_the_time_goes():
     assert set(record["gflops"]) == {"fastssl", "reference", "product"}
     for rows in record["time"].values():
         assert rows[0]["ms"] >= rows[1]["ms"] > 0 and any("conv" in row["name"] for row in rows)
-    assert "reference spends" in record["says"] and "collectives" in record["says"]
+    calls = record["collectives"]["calls"]
+    assert "reference spends" in record["says"] and f"{calls} collectives" in record["says"]
+
+
+@pytest.mark.parametrize("algorithm", ["flexmatch", "freematch", "mixmatch"])
+def test_collectives_are_counted_for_any_number_of_ranks(algorithm):
+    found = {world: collectives.count("wrn-10-1", 2, 8, world, algorithm) for world in (1, 2, 8)}
+    assert found[1]["calls"] == 0
+    assert found[2]["calls"] == found[8]["calls"] > 2
+    assert found[2]["bytes"] > 4 * 78_000  # at least the gradients
+    assert not torch.distributed.is_initialized()
 
 
 def test_both_steps_agree_where_pseudo_labels_decide():

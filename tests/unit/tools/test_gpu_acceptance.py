@@ -8,6 +8,7 @@ import torch
 
 from fastssl.profiling.subjects import parse_options
 from tests.rules.test_records import tool
+from tools.bench.subjects import SUBJECTS
 from tools.profile_throughput import pairs
 
 program = tool("gpu_acceptance")
@@ -25,7 +26,7 @@ def test_a_machine_without_a_gpu_is_an_error(monkeypatch, capsys):
 def test_the_options_of_every_profile_are_accepted(quick, monkeypatch, tmp_path):
     monkeypatch.setenv("FASTSSL_DATA", str(tmp_path))
     wanted = program.profiles(quick, tmp_path)
-    given = [parse_options(subject, pairs(options)) for subject, options in wanted]
+    given = [parse_options(subject, pairs(options), SUBJECTS) for subject, options in wanted]
     assert [subject for subject, _ in wanted] == [
         "views",
         "views",

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fastssl.errors import ResourceError
-from fastssl.profiling import scaling
-from fastssl.profiling.subjects import ScalingOptions
+from tools.bench import scaling
+from tools.bench.subjects import ScalingOptions
 
 
 def test_gains_of_scaling_are_medians_over_rounds(monkeypatch):

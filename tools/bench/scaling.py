@@ -14,15 +14,17 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastssl.errors import ResourceError
 from fastssl.profiling.measure import Measured, make_record
-from fastssl.profiling.subjects import ScalingOptions
+from tools.bench.subjects import ScalingOptions
 
 if TYPE_CHECKING:
     from fastssl.distributed.collectives import Ranks
 
+ROOT = Path(__file__).resolve().parents[2]
 ALONE, APART, TOGETHER = "alone", "apart", "together"
 IMAGES = 5000  # unlabeled images of the data set
 WARMUP = 1  # rounds: DDP rebuilds its buckets in the first steps
@@ -62,11 +64,16 @@ def launch(options: ScalingOptions) -> Rates:
     """Start the processes and return what they measured."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     torchrun += [f"--nproc-per-node={options.processes}"]
-    program = ["-m", "fastssl.profiling.scaling", json.dumps(asdict(options))]
+    program = ["-m", "tools.bench.scaling", json.dumps(asdict(options))]
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     process = subprocess.Popen(
-        [*torchrun, *program], env={**os.environ, **threads}, stdout=pipe, stderr=pipe, text=True
+        [*torchrun, *program],
+        cwd=ROOT,  # from where `tools` can be imported
+        env={**os.environ, **threads},
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
     )
     try:
         out, errors = process.communicate(timeout=options.seconds + PATIENCE)

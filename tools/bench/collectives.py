@@ -28,9 +28,8 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
             name = func.overloadpacket.__name__.strip("_")
-            sent = (
-                args[1] if "gather" in name else args[0]
-            )  # a gather's first argument is its output
+            # A gather's first argument is its output.
+            sent = args[1] if "gather" in name else args[0]
             tensors = [one for one in tree_leaves(sent) if isinstance(one, Tensor)]
             self.calls[name] += 1
             self.bytes[name] += sum(one.numel() * one.element_size() for one in tensors)
