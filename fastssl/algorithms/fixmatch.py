@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from fastssl.algorithms.base import StepOutput, algorithm
-from fastssl.algorithms.common.losses import forward_all, masked_cross_entropy
+from fastssl.algorithms.common.losses import forward_all, masked_cross_entropy, step_output
 from fastssl.algorithms.common.settings import WeakStrongSettings
 
 if TYPE_CHECKING:
@@ -68,17 +68,13 @@ def step(
     unlabeled_loss = masked_cross_entropy(strong, pseudo_label, trusted)
 
     loss = labeled_loss + config.unlabeled_weight * unlabeled_loss
-    metrics = {
-        "loss/labeled": labeled_loss.detach(),
-        "loss/unlabeled": unlabeled_loss.detach(),
-        "trusted": trusted.mean(),
-    }
+    terms = {"labeled": labeled_loss, "unlabeled": unlabeled_loss}
     if config.class_balance:
         over = {"weak": [weak], "strong": [strong], "labeled": [logits]}
         balance = balance_loss(over.get(config.balance_over, [logits, weak, strong]), ranks)
         loss = loss + config.class_balance * balance
-        metrics["loss/balance"] = balance.detach()
-    return StepOutput(loss, metrics, pseudo_label=pseudo_label, trusted=trusted)
+        terms["balance"] = balance
+    return step_output(loss, terms, pseudo_label, trusted)
 
 
 def balance_loss(logits: list[Tensor], ranks: Ranks) -> Tensor:

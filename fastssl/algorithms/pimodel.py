@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from fastssl.algorithms.base import StepOutput, algorithm
-from fastssl.algorithms.common.losses import (
-    forward,
-    frozen_statistics,
-    loss_metrics,
-    ramp,
-    squared_error,
-)
+from fastssl.algorithms.common import losses
 from fastssl.algorithms.common.settings import RampSettings
 
 if TYPE_CHECKING:
@@ -53,15 +47,15 @@ def step(
     import torch
     import torch.nn.functional as F
 
-    (logits,) = forward(nets.student, batch.images)
-    with frozen_statistics(nets.student):
-        (one,) = forward(nets.student, batch.views["one"])
+    (logits,) = losses.forward(nets.student, batch.images)
+    with losses.frozen_statistics(nets.student):
+        (one,) = losses.forward(nets.student, batch.views["one"])
         with torch.no_grad():
-            (other,) = forward(nets.student, batch.views["other"])
+            (other,) = losses.forward(nets.student, batch.views["other"])
     labeled_loss = F.cross_entropy(logits, batch.labels)
-    unlabeled_loss = squared_error(one, other.softmax(dim=1))
-    weight = config.unlabeled_weight * ramp(progress, config.ramp)
+    unlabeled_loss = losses.squared_error(one, other.softmax(dim=1))
+    weight = config.unlabeled_weight * losses.ramp(progress, config.ramp)
     return StepOutput(
         loss=labeled_loss + weight * unlabeled_loss,
-        metrics=loss_metrics(labeled=labeled_loss, unlabeled=unlabeled_loss),
+        metrics=losses.loss_metrics(labeled=labeled_loss, unlabeled=unlabeled_loss),
     )

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastssl.distributed.collectives import Ranks, SingleRank, TorchRanks
+from fastssl.distributed.collectives import Ranks
 from fastssl.errors import ConfigError, ResourceError, UserError, system_error
 
 TIMEOUT = timedelta(minutes=10)  # a rank that hears nothing for so long gives up
@@ -62,56 +62,47 @@ class Group:
         try:
             yield
         except Exception as error:
-            rank, failure = self._why(error)
-            if rank == self.ranks.rank and self._report(failure):
-                record(rank, failure)
-            if failure.__cause__ is error:  # contact was lost: the other rank's message says more
+            failure, lost = self._as_failure(error)
+            first = self._first_failure(failure)
+            if first["rank"] == self.ranks.rank:
+                record(self.ranks.rank, failure)
+            elif lost:  # the other rank's message says more
+                what = f"rank {first['rank']} failed first (exit {first['exit']}): {first['what']}"
+                failure = UserError(what, first["fix"])
+                failure.exit_code = first["exit"]
+            if lost:
                 raise failure from None
             raise
 
-    def _why(self, error: Exception) -> tuple[int, UserError]:
-        """Return whose failure an error is, and the failure."""
+    def _as_failure(self, error: Exception) -> tuple[UserError, bool]:
+        """Return what a rank reports of an error, and whether contact with another was lost."""
         if isinstance(error, UserError):
-            return getattr(error, "rank", self.ranks.rank), error
-        text = str(error).lower()
-        if self.ranks.world == 1 or not any(part in text for part in LOST):
-            if isinstance(error, OSError) and error.errno is not None:
-                return self.ranks.rank, system_error(error)
-            line = str(error).splitlines()[0] if str(error) else ""
-            failure = UserError(f"{type(error).__name__}: {line}", "this is a bug: report it")
-            failure.exit_code = 1
-            return self.ranks.rank, failure
-        first = self._first_failure()
-        what = "lost contact with another rank, which was killed or cut off"
-        failure = ResourceError(what, "look at its machine; --resume goes on from the checkpoint")
-        if first:
-            what = f"rank {first['rank']} failed first (exit {first['exit']}): {first['what']}"
-            failure = ResourceError(what, first["fix"])
-            failure.exit_code = first["exit"]
-        failure.__cause__ = error
-        rank = first["rank"] if first else self.ranks.rank
-        failure.rank = rank  # type: ignore[attr-defined]
-        return rank, failure
+            return error, False
+        text = str(error)
+        if self.ranks.world > 1 and any(part in text.lower() for part in LOST):
+            what = "lost contact with another rank, which was killed or cut off"
+            fix = "look at its machine; --resume goes on from the checkpoint"
+            return ResourceError(what, fix), True
+        if isinstance(error, OSError) and error.errno is not None:
+            return system_error(error), False
+        line = text.splitlines()[0] if text else ""
+        return UserError(f"{type(error).__name__}: {line}", "this is a bug: report it"), False
 
-    def _report(self, failure: UserError) -> bool:
-        """Report a failure to the other ranks; return True if it is the first one."""
+    def _first_failure(self, failure: UserError) -> dict[str, Any]:
+        """Report a failure to all ranks; return the report of the rank that failed first."""
+        own = {"rank": self.ranks.rank, "exit": failure.exit_code}
+        own |= {"what": failure.what, "fix": failure.fix}
         if self.ranks.world == 1:
-            return True
-        content = {"rank": self.ranks.rank, "exit": failure.exit_code}
-        text = json.dumps({**content, "what": failure.what, "fix": failure.fix})
-        try:
-            return bool(_store().compare_set(FAILURE, "", text).decode() == text)
-        except RuntimeError:  # the rank that keeps the store is gone
-            return True
+            return own
+        from torch.distributed.distributed_c10d import _get_default_store
 
-    def _first_failure(self) -> dict[str, Any] | None:
-        """Return the report of the rank that failed first, if there is one."""
         try:
-            store = _store()
-            found = json.loads(store.get(FAILURE)) if store.check([FAILURE]) else None
-        except RuntimeError:
-            return None
-        return found if isinstance(found, dict) else None
+            # Sets the value only if there is none yet, and returns the value that is then there.
+            found = _get_default_store().compare_set(FAILURE, "", json.dumps(own))
+        except RuntimeError:  # the rank that keeps the store is gone
+            return own
+        first: dict[str, Any] = json.loads(found)
+        return first
 
     def agree(self, values: dict[str, str]) -> None:
         """Refuse to start where ranks differ in what they were given."""
@@ -167,12 +158,6 @@ def _clear_frames(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def _store() -> Any:
-    from torch.distributed.distributed_c10d import _get_default_store
-
-    return _get_default_store()
-
-
 def difference(first: str, other: str) -> str:
     """Return where two texts differ, short enough for a line."""
     pairs = zip(first.split(", "), other.split(", "), strict=False)
@@ -184,7 +169,7 @@ def join() -> Group:
     """Join the ranks that torchrun started, or stay alone."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
-        return Group(SingleRank())
+        return Group(Ranks())
     import torch.distributed as dist
 
     # DDP imports this module. Its functions have the default argument group=WORLD: imported once
@@ -207,7 +192,7 @@ def join() -> Group:
             f"the ranks did not find each other: {error}", "use torchrun"
         ) from error
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    return Group(TorchRanks(), local, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return Group(Ranks(rank, world), local, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def wrap(model: nn.Module, device: torch.device, ranks: Ranks) -> tuple[nn.Module, nn.Module]:

@@ -19,18 +19,16 @@ def cut(batch: Batch, part: int, parts: int, world: int) -> Batch:
     """Return one of `parts` equal parts of a rank's batch, with its own random key."""
 
     def piece(tensor: Tensor) -> Tensor:
-        return tensor.chunk(parts)[part] if len(tensor) else tensor
+        return tensor.chunk(parts)[part]
 
     # [world * n] in rank order: every rank contributes its own part.
-    global_positions = batch.global_positions.view(world, -1).chunk(parts, dim=1)[part].reshape(-1)
+    by_rank = batch.global_positions.view(world, -1)
     return Batch(
         images=piece(batch.images),
         labels=piece(batch.labels),
         views={name: piece(view) for name, view in batch.views.items()},
         position=piece(batch.position),
-        global_positions=global_positions
-        if len(batch.global_positions)
-        else batch.global_positions,
+        global_positions=by_rank.chunk(parts, dim=1)[part].reshape(-1),
         key=batch.key + part,
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fastssl import models
 from fastssl.algorithms.base import Algorithm, DatasetInfo, Nets, State, Step
 from fastssl.config.resolve import ResolvedConfig
-from fastssl.distributed.collectives import Ranks, SingleRank
+from fastssl.distributed.collectives import Ranks
 from fastssl.engine import checkpoint, optim
 from fastssl.engine.build_data import find_store, make_data, view_recipes
 from fastssl.engine.devices import Device
@@ -116,7 +116,7 @@ def assemble(
     store: Store | None = None,
 ) -> Run:
     """Build a run at step 0."""
-    ranks, store = ranks or SingleRank(), store or find_store(resolved)
+    ranks, store = ranks or Ranks(), store or find_store(resolved)
     data = open_data(resolved, device, ranks, store)
     split = data.split
     labels = store.labels("train")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import logging
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,36 +21,37 @@ SHORT = 3600  # seconds; compiling costs a shorter run on a CPU more than it sav
 WARMUP = 3  # calls in which compiling is expected
 TIMED = 3  # steps timed with and without compiling
 
-Report = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 
-def choose(learner: Learner, loader: Loader, step: int, report: Report) -> None:
+def choose(learner: Learner, loader: Loader, step: int) -> None:
     """Compile the step if `compile` asks for it; enter what `auto` chose in the config."""
     mode: str = learner.resolved.config.compile
     if mode == "auto":
-        mode, why = decide(learner, loader, step, report)
-        report(f"compile {mode}: {why}")
+        mode, why = decide(learner, loader, step)
+        logger.info(f"compile {mode}: {why}")
         config = learner.resolved.config.model_copy(update={"compile": mode})
         learner.resolved = replace(learner.resolved, config=config)
     if mode != "off":
-        learner.step = Compiled(learner.algorithm.step, mode, learner.ranks.world, report)
+        logger.info("compile: the first step takes minutes where nothing is cached yet")
+        learner.step = Compiled(learner.algorithm.step, mode, learner.ranks.world)
 
 
-def decide(learner: Learner, loader: Loader, step: int, report: Report) -> tuple[str, str]:
+def decide(learner: Learner, loader: Loader, step: int) -> tuple[str, str]:
     """Return the mode that `auto` chooses, and why: on a CPU a long run is measured."""
     if learner.device.device.type == "cuda":
         return "step", "auto compiles on CUDA"
     if learner.ranks.world > 1:
         return "off", "auto does not compile over CPU ranks"
-    report("compile: measuring a few steps, which are thrown away")
+    logger.info("compile: measuring a few steps, which are thrown away")
     batch = loader.batch(step)
     eager = seconds(learner, batch, learner.algorithm.step)
     expected = eager * (learner.resolved.config.steps - step)
     if expected < SHORT:
         return "off", f"the run takes about {expected / 60:.0f} min, too short to gain by it"
-    report("compile: measuring the same steps compiled, which may take minutes")
+    logger.info("compile: measuring the same steps compiled, which may take minutes")
     try:
-        compiled = seconds(learner, batch, Compiled(learner.algorithm.step, "step", 1, _silent))
+        compiled = seconds(learner, batch, Compiled(learner.algorithm.step, "step", 1))
     except ResourceError as error:
         return "off", error.what
     finally:
@@ -76,27 +77,23 @@ def seconds(learner: Learner, batch: Batch, step: Step) -> float:
 
 
 class Compiled:
-    """A compiled step that reports graph breaks and recompilations by name."""
+    """A compiled step that logs graph breaks and recompilations by name."""
 
-    def __init__(
-        self, step: Step, mode: str, world: int, report: Report, backend: str = "inductor"
-    ) -> None:
+    def __init__(self, step: Step, mode: str, world: int, backend: str = "inductor") -> None:
         if world > 1:
             # DDP's own graph splitting does not work with static_graph.
             torch._dynamo.config.optimize_ddp = False
         how: dict[str, Any] = {"mode": "max-autotune-no-cudagraphs"} if mode == "max" else {}
         # One process requires one graph. With ranks, collectives inside a step break it.
         self.compiled: Step = torch.compile(step, fullgraph=world == 1, backend=backend, **how)
-        self.report = report
         self.calls = 0
-        self._cached = cached()
+        self._counters = torch._dynamo.utils.counters
+        self._hits = self._counters["inductor"]["fxgraph_cache_hit"]
         self._reported_breaks: set[str] = set()
         self._graphs = 0
 
     def __call__(self, *arguments: Any) -> StepOutput:
         """Take a step."""
-        if not self.calls:
-            self.report("compile: the first step takes minutes where nothing is cached yet")
         try:
             out = self.compiled(*arguments)
         except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
@@ -105,38 +102,23 @@ class Compiled:
                 f"the step can't be compiled: {lines[0]}", "type compile=off"
             ) from error
         self.calls += 1
-        if self.calls == 1 and cached() > self._cached:
-            self.report("compile: a warm start, from the cache on disk")
-        self._check_compiler()
+        graphs = self._counters["stats"]["unique_graphs"]
+        if graphs != self._graphs or self.calls == 1:
+            self._log_compiler()
+        self._graphs = graphs
         return out
 
-    def _check_compiler(self) -> None:
-        """Report each graph break once, and every graph compiled after the warm-up."""
-        counters = torch._dynamo.utils.counters
-        graphs = counters["stats"]["unique_graphs"]
-        if graphs == self._graphs and self.calls > 1:
-            return
-        for name in counters["graph_break"].keys() - self._reported_breaks:
+    def _log_compiler(self) -> None:
+        """Log a start from the cache, each graph break once, and graphs after the warm-up."""
+        if self.calls == 1 and self._counters["inductor"]["fxgraph_cache_hit"] > self._hits:
+            logger.info("compile: a warm start, from the cache on disk")
+        for name in self._counters["graph_break"].keys() - self._reported_breaks:
             self._reported_breaks.add(name)
-            self.report(f"compile: graph break: {' '.join(name.split())[:200]}")
-        if graphs != self._graphs and self.calls > WARMUP:
-            self.report(f"compile: compiled anew in call {self.calls}: {_why()}")
-        self._graphs = graphs
-
-
-def cached() -> int:
-    """Return how many graphs this process took from the compiler's cache on disk."""
-    return int(torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"])
-
-
-def _why() -> str:
-    """Return the compiler's reason for its last recompilation."""
-    found = torch._dynamo.utils.get_compilation_metrics()
-    last = found[-1] if found else None
-    if last is None or not last.recompile_reason:
-        return "the compiler gives no reason"
-    return f"{last.co_name}: {' '.join(last.recompile_reason.split())[:200]}"
-
-
-def _silent(line: str) -> None:
-    """Report nothing, for a step that is measured and thrown away."""
+            logger.info(f"compile: graph break: {' '.join(name.split())[:200]}")
+        if self.calls > WARMUP:
+            found = torch._dynamo.utils.get_compilation_metrics()
+            last = found[-1] if found else None
+            why = "the compiler gives no reason"
+            if last and last.recompile_reason:
+                why = f"{last.co_name}: {' '.join(last.recompile_reason.split())[:200]}"
+            logger.info(f"compile: compiled anew in call {self.calls}: {why}")

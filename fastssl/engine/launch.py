@@ -156,7 +156,7 @@ def run_trial_steps(learner: Learner, data: TrainingData, step: int, out: str) -
     step_memory.check(learner, data.size)
     for line in start_lines(learner, data, out, step):
         logger.info(line)
-    compilation.choose(learner, data.loader, step, logger.info)
+    compilation.choose(learner, data.loader, step)
 
 
 def train(

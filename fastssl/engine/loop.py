@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fastssl.algorithms.base import StepOutput
+from fastssl.config.schema import RunConfig
 from fastssl.engine import accumulate, checkpoint, optim
 from fastssl.engine.build import Learner, TrainingData
 from fastssl.engine.evaluation import (
@@ -101,29 +102,25 @@ def backward(learner: Learner, batch: Batch, fraction: Tensor) -> StepOutput:
     return outs[0] if parts == 1 else accumulate.average(outs)
 
 
+@dataclass(slots=True)
 class Training:
     """A run in progress: the learner, its data, the progress so far, and where it is recorded."""
 
-    def __init__(
-        self,
-        learner: Learner,
-        data: TrainingData,
-        progress: TrainingProgress,
-        display: Display,
-        record: MetricsLog | None,
-        writer: checkpoint.Writer | None,
-    ) -> None:
-        self.learner = learner
-        self.data = data
-        self.progress = progress
-        self.display = display
-        self.record = record  # None on every rank but 0, as the writer is
-        self.writer = writer
-        self.config = learner.resolved.config
-        self.metrics: EvaluationMetrics = {}  # of the last evaluation
-        self.started = time.monotonic()
-        self.out: StepOutput | None = None
-        self.first_step: float | None = None  # seconds until the first step was done
+    learner: Learner
+    data: TrainingData
+    progress: TrainingProgress
+    display: Display
+    record: MetricsLog | None  # None on every rank but 0, as the writer is
+    writer: checkpoint.Writer | None
+    metrics: EvaluationMetrics = field(default_factory=lambda: EvaluationMetrics())  # the last
+    started: float = field(default_factory=time.monotonic)
+    out: StepOutput | None = None
+    first_step: float | None = None  # seconds until the first step was done
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the run."""
+        return self.learner.resolved.config
 
     def fit(self, stop: Stop) -> int:
         """Train to the last step; return 0, or what stopped it: a signal's number or TIME_UP."""
@@ -144,11 +141,8 @@ class Training:
             self.display.step(self.progress.step)
             stopped_by = self.stop_requested(stop)
             last = stopped_by != 0 or self.progress.step == self.config.steps
-            due = [
-                logs(self.config, self.progress.step),
-                evaluates(self.config, self.progress.step),
-            ]
-            due.append(saves(self.config, self.progress.step) or last)
+            now = self.config, self.progress.step
+            due = logs(*now), evaluates(*now), saves(*now) or last
             if any(due):
                 self.progress.train_seconds += time.monotonic() - begun
                 self.progress.waited += self.data.loader.waited - waited

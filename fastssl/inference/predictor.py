@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fastssl.config.resolve import ResolvedConfig
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from fastssl.engine import devices
 from fastssl.engine.checkpoint import CheckpointContent
 from fastssl.engine.evaluation import open_batches, predict_batches
@@ -165,7 +165,7 @@ class Predictor:
             size=self.preprocessing.size,
             config=self.resolved.config,
             device=self.device,
-            ranks=SingleRank(),
+            ranks=Ranks(),
         ) as batches:
             for logits, _ in predict_batches(self.model, batches, self.device):
                 yield logits.cpu().numpy()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fastssl.algorithms import DatasetInfo
 from fastssl.algorithms.common import cpl
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from fastssl.engine.devices import choose_device
 from fastssl.profiling.measure import Case, Measured, interleave, make_record, rate
 from fastssl.profiling.subjects import CplOptions
@@ -30,7 +30,7 @@ class Work:
     def __init__(self, options: CplOptions, images: int) -> None:
         source = torch.Generator().manual_seed(0)
         device = torch.device(options.device)
-        self.config, self.ranks = cpl.CurriculumSettings(), SingleRank()
+        self.config, self.ranks = cpl.CurriculumSettings(), Ranks()
         self.logits = [_logits(options, source).to(device) for _ in range(8)]
         self.positions = [
             torch.randint(images, (options.batch,), generator=source).to(device) for _ in range(256)

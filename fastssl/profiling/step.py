@@ -56,7 +56,7 @@ def case(
     if compiled:
         from fastssl.engine.compilation import Compiled
 
-        learner.step = Compiled(learner.algorithm.step, "step", 1, lambda line: None)
+        learner.step = Compiled(learner.algorithm.step, "step", 1)
     batches = cycle([make_batch(*shape, seed, options.device) for seed in range(4)])
     return lambda: time_steps(learner, islice(batches, options.steps))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fastssl import models
 from fastssl.algorithms.base import DatasetInfo
 from fastssl.config.resolve import load
-from fastssl.distributed.collectives import Ranks, SingleRank
+from fastssl.distributed.collectives import Ranks
 from fastssl.engine import devices
 from fastssl.engine.build import Learner, make_learner
 from pipelines.loader.batch import Batch
@@ -35,7 +35,7 @@ def synthetic_learner(
     if forward != "together":
         overrides.append(f"algo.forward={forward}")
     resolved = load("cifar10", [*overrides, f"device={device}"])
-    ranks = ranks or SingleRank()
+    ranks = ranks or Ranks()
     where = devices.choose_device(device, 0)
     chosen = devices.Device(
         where, devices.choose_precision("auto", where), torch.get_num_threads(), 1
@@ -59,7 +59,7 @@ def make_batch(
     views: tuple[str, ...] = ("weak", "strong"),
 ) -> Batch:
     """Return one rank's random batch: `batch` labeled images and 7 times as many unlabeled ones."""
-    ranks = ranks or SingleRank()
+    ranks = ranks or Ranks()
     source = torch.Generator().manual_seed(seed)
     global_positions = torch.randperm(images, generator=source)[: RATIO * batch * ranks.world]
 

@@ -84,23 +84,10 @@ def _columns(row: Array, width: int, padding: int, offsets: Array) -> None:
 
 
 @njit
-def _crop(src: Array, dst: Array, size: Array, row: Array, geometry: Array, offsets: Array) -> None:
-    """Flip, pad and crop, as bytes."""
-    for y in range(geometry[0]):
-        line = _reflected(y + row[0] - geometry[2], size[0]) * size[1] * 3
-        out = y * geometry[1] * 3
-        for x in range(len(offsets)):
-            at = np.uint64(line + offsets[x])  # unsigned: numba then omits the test for negatives
-            dst[out + 3 * x] = src[at]
-            dst[out + 3 * x + 1] = src[at + np.uint64(1)]
-            dst[out + 3 * x + 2] = src[at + np.uint64(2)]
-
-
-@njit
 def _finish(
     src: Array, out: Array, size: Array, row: Array, geometry: Array, offsets: Array, table: Array
 ) -> None:
-    """Flip, pad, crop and normalize in one pass."""
+    """Flip, pad, crop and map each byte by the table of its channel, in one pass."""
     red, green, blue = table[0], table[1], table[2]
     for y in range(geometry[0]):
         line = _reflected(y + row[0] - geometry[2], size[0]) * size[1] * 3
@@ -129,6 +116,7 @@ def _views(
     lut, straight = np.empty((3, 256), np.uint8), np.zeros(HEAD, np.int32)
     counts, sums, plain = np.empty((3, 256), np.int32), np.empty(256), np.zeros(3, np.int64)
     all_offsets = np.empty(geometry[:, 1].max(), np.int64)
+    same = np.arange(3 * 256).astype(np.uint8).reshape(3, 256)  # maps each byte to itself
     for i in range(first, last):
         image = images[i].reshape(-1)
         for v in range(len(geometry)):
@@ -147,7 +135,7 @@ def _views(
             else:
                 # The crop first, then ops on the view; `straight` and `plain` make `_finish` copy.
                 a, b = one[:count], other[:count]
-                _crop(image, a, size, row, shape, offsets)
+                _finish(image, a, size, row, shape, offsets, same)
                 a = _augment(a, b, shape[0], shape[1], row, counts, lut, sums)
                 _columns(straight, shape[1], 0, offsets)
                 plain[0], plain[1] = shape[0], shape[1]

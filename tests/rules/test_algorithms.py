@@ -16,7 +16,7 @@ from fastssl import models
 from fastssl.algorithms import ALGORITHMS, Nets
 from fastssl.algorithms.common import losses
 from fastssl.cli import listing
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from pipelines.loader.batch import Batch
 from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.steps import (
@@ -45,7 +45,7 @@ def take(
     config = algorithm.config(**settings)
     state = algorithm.init_state(config, facts()) if state is None else state
     batch = make_batch(algorithm, seed, unlabeled=unlabeled)
-    out = (step or algorithm.step)(nets, batch, state, config, progress, SingleRank())
+    out = (step or algorithm.step)(nets, batch, state, config, progress, Ranks())
     nets.student.zero_grad()
     out.loss.backward()
     return out
@@ -115,7 +115,7 @@ def test_a_step_moves_the_weights_and_keeps_no_graph(name):
 def test_a_step_leaves_gradients_to_the_loop(name):
     algorithm, nets = ALGORITHMS[name], make_nets()
     state = algorithm.init_state(algorithm.config(), facts())
-    algorithm.step(nets, make_batch(algorithm), state, algorithm.config(), HALF, SingleRank())
+    algorithm.step(nets, make_batch(algorithm), state, algorithm.config(), HALF, Ranks())
     assert all(p.grad is None for p in nets.student.parameters())
 
 
@@ -165,7 +165,7 @@ def test_without_unlabeled_weights_the_labeled_term_is_left(name):
     twin = copy.deepcopy(nets.student)
     batch = make_batch(algorithm, dtype=torch.float64)
     state = algorithm.init_state(config, facts())
-    out = algorithm.step(nets, batch, state, config, HALF, SingleRank())
+    out = algorithm.step(nets, batch, state, config, HALF, Ranks())
     out.loss.backward()
     torch.testing.assert_close(out.loss.detach(), out.metrics["loss/labeled"])
     getattr(oracles, name)(twin, nets.teacher, batch, {}, config, 0.5).backward()
@@ -234,9 +234,7 @@ def step_on_fake_cuda(name, model, size, monkeypatch):
         state = algorithm.init_state(config, replace(facts(), labeled_shares=shares, device="cuda"))
         progress = torch.zeros(())
         with no_host_wait(), torch.autocast("cuda", torch.bfloat16):
-            out = algorithm.step(
-                Nets(student, teacher), batch, state, config, progress, SingleRank()
-            )
+            out = algorithm.step(Nets(student, teacher), batch, state, config, progress, Ranks())
             assert student(batch.images).dtype == torch.bfloat16, "autocast is off"
         for value in (out.loss, *out.metrics.values(), *state.values()):
             assert value.device.type == "cuda"
@@ -311,6 +309,6 @@ def test_a_step_never_waits_for_the_gpu(name):
     progress = HALF.cuda()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        algorithm.step(nets, there, state, config, progress, SingleRank()).loss.backward()
+        algorithm.step(nets, there, state, config, progress, Ranks()).loss.backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")

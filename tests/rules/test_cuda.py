@@ -8,7 +8,7 @@ from torch import nn
 
 from fastssl.algorithms import ALGORITHMS, Nets
 from fastssl.algorithms.common import losses
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.rules.test_algorithms import cuda_network, make_cuda_batch
 from tests.steps import CLASSES, facts
@@ -61,7 +61,7 @@ def step(name, model, monkeypatch):
         state = algorithm.init_state(config, replace(facts(), labeled_shares=shares, device="cuda"))
         kinds = {key: value.dtype for key, value in state.items()}
         with no_host_wait(), torch.autocast("cuda", torch.bfloat16):
-            out = algorithm.step(nets, batch, state, config, torch.zeros(()), SingleRank())
+            out = algorithm.step(nets, batch, state, config, torch.zeros(()), Ranks())
         assert out.loss.dtype == torch.float32 and out.loss.device.type == "cuda"
         for value in (*out.metrics.values(), *out.tables.values()):
             assert value.dtype in (torch.float32, torch.int32, torch.int64)

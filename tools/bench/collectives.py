@@ -50,13 +50,13 @@ def count(
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from fastssl.algorithms import ALGORITHMS
-    from fastssl.distributed.collectives import TorchRanks
+    from fastssl.distributed.collectives import Ranks
     from fastssl.engine.loop import train_step
     from fastssl.profiling.synthetic import make_batch, synthetic_learner
 
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
     try:
-        ranks = TorchRanks()
+        ranks = Ranks(0, world)
         learner = synthetic_learner(model, batch, size, images, algorithm=algorithm, ranks=ranks)
         progress = torch.zeros(())
         views = tuple(ALGORITHMS[algorithm].views)

@@ -60,7 +60,6 @@ class Decision(NamedTuple):
 
     trusted: Tensor  # [U] 1 where an image enters the loss, else 0
     pseudo_label: Tensor  # [U] int64
-    confidence: Tensor  # [U]
     thresholds: Tensor  # [C]
 
 
@@ -104,7 +103,7 @@ def curriculum(
         # One collective instead of two: -1 encodes "not confident".
         confident = torch.where(confidence >= config.threshold, pseudo_label, -1).to(torch.int32)
         update_counts(state, batch.global_positions, ranks.gather(confident))
-    return Decision(trusted, pseudo_label, confidence, levels)
+    return Decision(trusted, pseudo_label, levels)
 
 
 def thresholds(state: State, config: CurriculumSettings, num_classes: int = 0) -> Tensor:

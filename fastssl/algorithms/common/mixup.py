@@ -52,13 +52,14 @@ def mix(
     all_images = per_image * all_images + (1 - per_image) * all_images[other]
     all_targets = weight * all_targets + (1 - weight) * all_targets[other]
     labeled = (torch.arange(count, device=all_targets.device) < chunk).to(all_targets.dtype)
+
+    def slices(whole: Tensor) -> list[Tensor]:
+        return [ranks.take(part) for part in interleave(torch.split(whole, chunk))]
+
     return Mixed(
-        [
-            ranks.take(part).contiguous(memory_format=torch.channels_last)
-            for part in interleave(torch.split(all_images, chunk))
-        ],
-        torch.cat([ranks.take(part) for part in interleave(torch.split(all_targets, chunk))]),
-        torch.cat([ranks.take(part) for part in interleave(torch.split(labeled, chunk))]),
+        [part.contiguous(memory_format=torch.channels_last) for part in slices(all_images)],
+        torch.cat(slices(all_targets)),
+        torch.cat(slices(labeled)),
     )
 
 

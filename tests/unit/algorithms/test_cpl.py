@@ -10,7 +10,7 @@ import torch
 
 from fastssl.algorithms import DatasetInfo
 from fastssl.algorithms.common import cpl
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from pipelines.loader.batch import Batch
 
 MAPPINGS = {
@@ -70,7 +70,7 @@ def compare(decide, config, classes, images, count, seeds):
     used = 0
     for seed in seeds:
         logits, position = draw(classes, images, count, seed)
-        decision = decide(logits, batch_at(position), state, config, SingleRank())
+        decision = decide(logits, batch_at(position), state, config, Ranks())
         mask, limits = plain.step(logits, position)
         assert decision.trusted.tolist() == mask
         torch.testing.assert_close(decision.thresholds, torch.tensor(limits), rtol=1e-6, atol=1e-7)
@@ -101,7 +101,7 @@ def test_a_mark_only_changes_by_a_confident_prediction():
     for label, size in ((0, confident), (1, confident), (2, not_confident)):
         logits = torch.zeros(1, 3)
         logits[0, label] = size
-        cpl.curriculum(logits, batch_at(torch.tensor([1])), state, config, SingleRank())
+        cpl.curriculum(logits, batch_at(torch.tensor([1])), state, config, Ranks())
     assert state["marks"].tolist() == [-1, 1, -1, -1]
     assert state["counts"].tolist() == [0, 1, 0, 3]
 
@@ -136,7 +136,7 @@ def test_two_ranks_hold_the_table_of_one(prior):
     one = start(config, classes, images)
     two = [start(config, classes, images) for _ in range(2)]
 
-    class Half(SingleRank):
+    class Half:
         def __init__(self, sent, mean):
             self.sent, self.of_both = sent, mean
 
@@ -148,7 +148,7 @@ def test_two_ranks_hold_the_table_of_one(prior):
 
     for seed in range(20):
         logits, position = draw(classes, images, 16, seed)
-        whole = cpl.curriculum(logits, batch_at(position), one, config, SingleRank())
+        whole = cpl.curriculum(logits, batch_at(position), one, config, Ranks())
         answer = logits.softmax(1)
         best, pseudo_label = answer.max(1)
         confident = torch.where(best >= config.threshold, pseudo_label, -1).int()
@@ -165,7 +165,7 @@ def test_compiles_to_one_kernel_called_once():
     from torch._inductor.utils import run_and_get_code
 
     torch._dynamo.reset()
-    config, ranks = cpl.CurriculumSettings(), SingleRank()
+    config, ranks = cpl.CurriculumSettings(), Ranks()
 
     def decide(logits, batch, state, config, ranks):
         return cpl.curriculum(logits, batch, state, config, ranks)

@@ -9,7 +9,7 @@ from torch import nn
 from fastssl.algorithms import ALGORITHMS
 from fastssl.algorithms.common import losses, mixup
 from fastssl.algorithms.uda import annealed_loss
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from tests.steps import CLASSES, TinyNet, facts, make_batch, tiny_nets
 
 
@@ -69,7 +69,7 @@ def test_a_guess_just_at_the_threshold_counts(name):
     state = algorithm.init_state(config, facts())
     batch = make_batch(algorithm)
     for _ in range(2):  # the second time the class is learnt, and its flexible threshold is tau
-        out = algorithm.step(nets, batch, state, config, torch.tensor(0.5), SingleRank())
+        out = algorithm.step(nets, batch, state, config, torch.tensor(0.5), Ranks())
         assert out.trusted.min() == 1
     if flexible:
         assert out.tables["thresholds"][0] == torch.tensor(1 / CLASSES)
@@ -97,7 +97,7 @@ def test_a_mix_keeps_more_of_the_image_than_of_the_other():
     images = [torch.eye(12)[i : i + 4].reshape(4, 3, 2, 2) for i in (0, 4, 8)]
     targets = [torch.eye(12)[i : i + 4] for i in (0, 4, 8)]
     key = torch.tensor([3, 4])
-    mixed = mixup.mix(images, targets, key, SingleRank(), alpha=0.75, per_sample=True)
+    mixed = mixup.mix(images, targets, key, Ranks(), alpha=0.75, per_sample=True)
     flat = torch.cat(mixed.images).reshape(12, 12)
     torch.testing.assert_close(flat, mixed.targets)  # images and labels are mixed alike
     torch.testing.assert_close(flat.sum(1), torch.ones(12))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastssl.algorithms import ALGORITHMS
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from tests.steps import facts, gradients, make_batch, make_nets
 from tests.unit.algorithms import oracles
 
@@ -130,7 +130,7 @@ def test_loss_and_gradient_equal_the_formula(name, settings):
     for seed, progress in enumerate(PROGRESS):
         batch = make_batch(algorithm, seed, torch.float64)
         now = torch.tensor(progress, dtype=torch.float64)
-        out = algorithm.step(nets, batch, state, config, now, SingleRank())
+        out = algorithm.step(nets, batch, state, config, now, Ranks())
         wanted = oracle(twin, other_teacher, batch, memory, config, progress)
         torch.testing.assert_close(out.loss, wanted, rtol=close, atol=close)
         for net, loss in ((nets.student, out.loss), (twin, wanted)):

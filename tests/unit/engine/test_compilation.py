@@ -1,6 +1,7 @@
 """What `compile=auto` decides, that it is kept, and what is told of the compiler's work."""
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -22,25 +23,29 @@ def run(data):
     made.data.loader.close()
 
 
-def test_a_short_run_on_a_cpu_is_not_compiled_and_the_config_says_so(run):
-    told = []
-    compilation.choose(run.learner, run.data.loader, 0, told.append)
+def test_a_short_run_on_a_cpu_is_not_compiled_and_the_config_says_so(run, caplog):
+    caplog.set_level(logging.INFO)
+    compilation.choose(run.learner, run.data.loader, 0)
     assert run.learner.resolved.config.compile == "off"
     assert run.learner.step is run.learner.algorithm.step
+    told = caplog.messages
     assert "measuring" in told[0], "who waits is told why, before"
     assert "too short" in told[1] and len(told) == 2
 
 
 @pytest.mark.parametrize(("compiled", "wanted"), [(0.5, "step"), (2.0, "off")])
-def test_a_long_run_takes_what_is_faster(run, monkeypatch, compiled, wanted):
+def test_a_long_run_takes_what_is_faster(run, monkeypatch, caplog, compiled, wanted):
+    caplog.set_level(logging.INFO)
+
     def seconds(learner, batch, step):
         return 1.0 if step is learner.algorithm.step else compiled
 
     monkeypatch.setattr(compilation, "seconds", seconds)
     monkeypatch.setattr(compilation, "SHORT", 100)
-    told = []
-    compilation.choose(run.learner, run.data.loader, 0, told.append)
-    assert ["measuring" in line for line in told] == [True, True, False]
+    compilation.choose(run.learner, run.data.loader, 0)
+    told = caplog.messages
+    assert ["measuring" in line for line in told[:3]] == [True, True, False]
+    assert any("first step" in line for line in told[3:]) == (wanted == "step")
     assert run.learner.resolved.config.compile == wanted
     assert isinstance(run.learner.step, compilation.Compiled) == (wanted == "step")
     assert "1000 ms" in told[2] and f"{1000 * compiled:.0f} ms compiled" in told[2]
@@ -81,38 +86,40 @@ def broken(x):
     return StepOutput(loss=(x * 2).sum(), metrics={})
 
 
-def test_a_recompile_after_the_warm_up_is_told_with_its_reason():
+def test_a_recompile_after_the_warm_up_is_told_with_its_reason(caplog):
+    caplog.set_level(logging.INFO, compilation.__name__)
     torch._dynamo.reset()
-    told = []
-    step = compilation.Compiled(tiny, "step", 1, told.append, backend="eager")
+    step = compilation.Compiled(tiny, "step", 1, backend="eager")
     for _ in range(5):
         step(torch.ones(4))
-    assert len(told) == 1 and "first step" in told[0]
+    assert not caplog.messages
     step(torch.ones(4, 5))
-    assert "compiled anew in call 6: tiny" in told[1]
+    assert "compiled anew in call 6: tiny" in caplog.messages[0]
 
 
 @pytest.mark.slow
-def test_a_second_start_is_warm_and_says_so(tmp_path, monkeypatch):
+def test_a_second_start_is_warm_and_says_so(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    told = []
+    caplog.set_level(logging.INFO, compilation.__name__)
+    warm = []
     for _ in range(2):
         torch._dynamo.reset()  # forgets what is in memory, as a new process does
-        step = compilation.Compiled(tiny, "step", 1, told.append)
+        step = compilation.Compiled(tiny, "step", 1)
         step(torch.ones(4, requires_grad=True)).loss.backward()
-    assert ["warm start" in line for line in told] == [False, False, True]
+        warm.append("warm start" in caplog.text)
+    assert warm == [False, True]
 
 
-def test_a_graph_break_is_told_by_name_over_ranks_and_refused_in_one_process():
+def test_a_graph_break_is_told_by_name_over_ranks_and_refused_in_one_process(caplog):
+    caplog.set_level(logging.INFO, compilation.__name__)
     torch._dynamo.reset()
-    told = []
     before = torch._dynamo.config.optimize_ddp
     try:
-        step = compilation.Compiled(broken, "step", 2, told.append, backend="eager")
+        step = compilation.Compiled(broken, "step", 2, backend="eager")
         assert step(torch.ones(4)).loss == 8
     finally:
         torch._dynamo.config.optimize_ddp = before
-    assert any("graph break" in line for line in told)
+    assert any("graph break" in line for line in caplog.messages)
     torch._dynamo.reset()
     with pytest.raises(ResourceError, match="can't be compiled"):
-        compilation.Compiled(broken, "step", 1, told.append, backend="eager")(torch.ones(4))
+        compilation.Compiled(broken, "step", 1, backend="eager")(torch.ones(4))

@@ -6,7 +6,7 @@ import torch
 from sklearn import metrics as sk
 
 from fastssl.config.schema import RunConfig
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from fastssl.engine import devices, evaluation
 from tests.small_stores import make_store
 
@@ -80,9 +80,9 @@ def test_a_rank_without_images_has_tables_of_the_right_shape(tmp_path):
         size=(8, 8),
         config=RunConfig(),
         device=device,
-        ranks=SingleRank(),
+        ranks=Ranks(),
     )
-    logits, labels = evaluation.predict_split(model, batches, device, SingleRank())
+    logits, labels = evaluation.predict_split(model, batches, device, Ranks())
     assert (logits.shape, logits.dtype) == ((0, store.classes), torch.float32)
     assert (labels.shape, labels.dtype) == ((0,), torch.int64)
     assert model.training

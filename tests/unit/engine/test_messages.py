@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fastssl.config.resolve import load
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from fastssl.distributed.process_group import Group
 from fastssl.engine import failures, launch, summary
 from fastssl.engine.loop import Training
@@ -106,13 +106,13 @@ def test_a_failure_is_written_into_a_run_that_is_not_finished(tmp_path, capsys):
 def test_a_dry_run_compiles_as_the_run_would(data, monkeypatch):
     resolved, chosen = load("digits", [*TINY, "steps=2"]), []
     monkeypatch.setattr(launch.compilation, "choose", lambda *given: chosen.append(given[2]))
-    assert launch.rehearse(resolved, Group(SingleRank())) == 0
+    assert launch.rehearse(resolved, Group(Ranks())) == 0
     assert chosen == [0]
 
 
 def test_a_dry_run_prints_one_json_object_on_request(data, capsys):
     resolved = load("digits", [*TINY, "steps=2"])
-    assert launch.rehearse(resolved, Group(SingleRank()), as_json=True) == 0
+    assert launch.rehearse(resolved, Group(Ranks()), as_json=True) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["steps"] == 2 and 0 < printed["seconds_per_step"] < 60
 

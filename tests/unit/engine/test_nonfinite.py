@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fastssl.config.resolve import load
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from fastssl.engine import devices, loop
 from fastssl.engine.build import assemble
 from fastssl.engine.nonfinite import NonFiniteCheck
@@ -153,5 +153,5 @@ def test_nothing_of_it_waits_for_a_gpu():
             parameter.grad = torch.empty_like(parameter)
         nonfinite = NonFiniteCheck(model, torch.device("cuda"))
         with no_host_wait():
-            finite = SingleRank().mean(torch.zeros((), device="cuda")) == 1
+            finite = Ranks().mean(torch.zeros((), device="cuda")) == 1
             nonfinite.update(finite & nonfinite.gradients_are_finite(), 3)

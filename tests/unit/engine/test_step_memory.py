@@ -8,7 +8,7 @@ import torch
 
 from fastssl.algorithms import ALGORITHMS
 from fastssl.config.resolve import load
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from fastssl.engine import devices, launch, step_memory
 from fastssl.engine.build import assemble
 from fastssl.engine.loop import train_step
@@ -82,7 +82,7 @@ def test_no_algorithm_keeps_less_than_half_of_what_is_counted(run, name):
         storages.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
-    config, ranks = algorithm.config(), SingleRank()
+    config, ranks = algorithm.config(), Ranks()
     state = algorithm.init_state(config, steps.facts())
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         algorithm.step(nets, steps.make_batch(algorithm), state, config, torch.tensor(0.5), ranks)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastssl.algorithms.base import StepOutput
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from fastssl.tracking.pseudo_label_stats import PseudoLabelStats
 from tests.fake_cuda import fake_cuda, no_host_wait
 
@@ -46,20 +46,20 @@ def test_quality_is_what_plain_counting_finds():
         )
     seen, trusted, right = counted(truth, steps)
     assert sum(seen) < 60 and 0 < sum(right) < sum(trusted) < sum(seen)
-    found = quality.read(SingleRank())
+    found = quality.read(Ranks())
     assert found["pseudo/coverage"] == pytest.approx(sum(trusted) / sum(seen))
     assert found["pseudo/accuracy"] == pytest.approx(sum(right) / sum(trusted))
     for name, parts, wholes in (("coverage", trusted, seen), ("accuracy", right, trusted)):
         wanted = [p / w if w else None for p, w in zip(parts, wholes, strict=True)]
         assert found[f"pseudo_class_{name}"] == pytest.approx(wanted, abs=1e-6)
     assert found["pseudo_class_coverage"][3] is None
-    assert quality.read(SingleRank()) == {}, "the sums begin anew"
+    assert quality.read(Ranks()) == {}, "the sums begin anew"
 
 
 def test_nothing_is_told_where_no_truth_is_known():
     quality = PseudoLabelStats(torch.full((5,), -1), CLASSES)
     quality.add(output(torch.zeros(5).long(), torch.ones(5)), torch.arange(5))
-    assert quality.read(SingleRank()) == {}
+    assert quality.read(Ranks()) == {}
 
 
 def test_adding_never_waits_for_the_device():
