@@ -94,21 +94,23 @@ def compute_metrics(logits: Tensor, labels: Tensor) -> EvaluationMetrics:
     probability = scores.softmax(dim=1).numpy()
     predicted = scores.argmax(dim=1).numpy()
     y = truth.numpy()
-    metrics: EvaluationMetrics = {"error": 100 * float((predicted != y).mean())}
-    if num_classes > TOP:
-        best = scores.topk(TOP, dim=1).indices
-        metrics["top5_error"] = 100 * float((~(best == truth[:, None]).any(dim=1)).double().mean())
-    metrics["loss"] = float(nn.functional.cross_entropy(scores, truth))
     # `recall` by class is the accuracy of that class.
     precision, recall, f1, _ = precision_recall_fscore_support(
         y, predicted, labels=range(num_classes), zero_division=0
     )
-    metrics["precision"] = float(precision.mean())
-    metrics["recall"] = float(recall.mean())
-    metrics["f1"] = float(f1.mean())
-    metrics["auc"] = auc(y, probability)
-    metrics["ece"] = calibration_error(y == predicted, probability.max(axis=1))
-    metrics["class_accuracy"] = [round(float(share), 6) for share in recall]
+    metrics: EvaluationMetrics = {
+        "error": 100 * float((predicted != y).mean()),
+        "loss": float(nn.functional.cross_entropy(scores, truth)),
+        "precision": float(precision.mean()),
+        "recall": float(recall.mean()),
+        "f1": float(f1.mean()),
+        "auc": auc(y, probability),
+        "ece": calibration_error(y == predicted, probability.max(axis=1)),
+        "class_accuracy": [round(float(share), 6) for share in recall],
+    }
+    if num_classes > TOP:
+        right = (scores.topk(TOP, dim=1).indices == truth[:, None]).any(dim=1)
+        metrics["top5_error"] = 100 * float((~right).double().mean())
     return metrics
 
 
