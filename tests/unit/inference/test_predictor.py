@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import fastssl
 from fastssl.cli.command import app
-from fastssl.distributed.collectives import SingleRank
+from fastssl.distributed.collectives import Ranks
 from fastssl.engine import evaluation
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.inputs import files, to_image
@@ -58,7 +58,7 @@ def evaluated(trained: Path, digits: Store) -> torch.Tensor:
     model = fastssl.load(trained)
     batches = EvaluationBatches(digits, "test", np.arange(360), size=(16, 16), batch=100)
     with batches:
-        return evaluation.predict_split(model.model, batches, model.device, SingleRank())[0]
+        return evaluation.predict_split(model.model, batches, model.device, Ranks())[0]
 
 
 def test_a_store_gives_the_predictions_of_evaluation_to_the_bit(
