@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +66,7 @@ class TrainingData:
     split: Split
     loader: Loader
     size: tuple[int, int]  # height and width of the views
-    evaluations: dict[str, EvaluationBatches] = field(default_factory=dict)  # by split
+    evaluations: dict[str, EvaluationBatches]  # "test", and "train" if images are held out
 
     def close(self) -> None:
         """Close the loader and the readers of the evaluations."""
@@ -135,9 +135,26 @@ def assemble(
 
 
 def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Store) -> TrainingData:
-    """Choose the labeled split and build this rank's loader."""
+    """Choose the labeled split; build this rank's loader and its share of the evaluations."""
     split, order = make_data(resolved, store, ranks.world)
     recipes = view_recipes(resolved, store)
+    size = recipes["weak"].size
+    evaluated = {"test": np.arange(store.splits["test"].count)}
+    if len(split.validation):
+        evaluated["train"] = split.validation
+    evaluations = {
+        name: EvaluationBatches(
+            store,
+            name,
+            np.array_split(indices, ranks.world)[ranks.rank],
+            size=size,
+            reader=resolved.config.reader,
+            device=str(device.device),
+            batch=resolved.config.eval_batch,
+            threads=device.threads,
+        )
+        for name, indices in evaluated.items()
+    }
     loader = Loader(
         store,
         split,
@@ -151,7 +168,7 @@ def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Sto
         rank=ranks.rank,
         world=ranks.world,
     )
-    return TrainingData(store, split, loader, recipes["weak"].size)
+    return TrainingData(store, split, loader, size, evaluations)
 
 
 def make_learner(

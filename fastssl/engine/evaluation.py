@@ -13,43 +13,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fastssl.config.schema import RunConfig
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine.devices import Device
 from fastssl.engine.progress import EvaluationMetrics
 from pipelines.loader.evaluation import EvaluationBatches
-from pipelines.store.store import Store
 
-Indices = npt.NDArray[np.int64]
 AUC_CLASSES = 100  # with more classes, one-vs-rest AUC takes too long
 ECE_BINS = 15
 TOP = 5
-
-
-def open_batches(
-    store: Store,
-    split: str,
-    indices: Indices,
-    *,
-    size: tuple[int, int],
-    config: RunConfig,
-    device: Device,
-    ranks: Ranks,
-) -> EvaluationBatches:
-    """Return this rank's share of the images, in batches of `eval_batch`.
-
-    The caller keeps the object for all evaluations of a run and closes it at the end.
-    """
-    return EvaluationBatches(
-        store,
-        split,
-        np.array_split(indices, ranks.world)[ranks.rank],
-        size=size,
-        reader=config.reader,
-        device=str(device.device),
-        batch=config.eval_batch,
-        threads=device.threads,
-    )
 
 
 def predict_batches(

@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,13 +18,7 @@ from fastssl.algorithms.base import StepOutput
 from fastssl.config.schema import RunConfig
 from fastssl.engine import accumulate, checkpoint, optim
 from fastssl.engine.build import Learner, TrainingData
-from fastssl.engine.evaluation import (
-    Indices,
-    compute_metrics,
-    confusion,
-    open_batches,
-    predict_split,
-)
+from fastssl.engine.evaluation import compute_metrics, confusion, predict_split
 from fastssl.engine.progress import (
     EvaluationMetrics,
     TrainingProgress,
@@ -239,10 +232,9 @@ class Training:
     def evaluate(self) -> bool:
         """Evaluate the EMA model; return True if it is the best so far."""
         self.learner.ema.copy_buffers()
-        metrics = self.measure("test", np.arange(self.data.store.splits["test"].count))
-        held_out = self.data.split.validation  # indices into the training split
-        if len(held_out):
-            metrics["validation_error"] = self.measure("train", held_out)["error"]
+        metrics = self.measure("test")
+        if "train" in self.data.evaluations:  # images held out for validation
+            metrics["validation_error"] = self.measure("train")["error"]
         metrics["seconds"] = self.progress.seconds
         improved = self.progress.add_evaluation(metrics)
         if self.record:
@@ -253,21 +245,10 @@ class Training:
         self.display.log_evaluation(self.progress.step, metrics)
         return improved
 
-    def measure(self, split: str, indices: Indices) -> EvaluationMetrics:
+    def measure(self, split: str) -> EvaluationMetrics:
         """Evaluate the EMA model on images of a split; all ranks share the work."""
-        device, ranks = self.learner.device, self.learner.ranks
-        if split not in self.data.evaluations:  # opened once: some readers take seconds to open
-            self.data.evaluations[split] = open_batches(
-                self.data.store,
-                split,
-                indices,
-                size=self.data.size,
-                config=self.config,
-                device=device,
-                ranks=ranks,
-            )
-        batches = self.data.evaluations[split]
-        logits, labels = predict_split(self.learner.ema.model, batches, device, ranks)
+        learner, batches = self.learner, self.data.evaluations[split]
+        logits, labels = predict_split(learner.ema.model, batches, learner.device, learner.ranks)
         metrics = compute_metrics(logits, labels)
         if split == "test" and self.record:
             tensorboard.log_evaluation(self.record, logits, labels, self.progress.step)

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from fastssl.config.resolve import ResolvedConfig
-from fastssl.distributed.collectives import Ranks
 from fastssl.engine import devices
 from fastssl.engine.checkpoint import CheckpointContent
-from fastssl.engine.evaluation import open_batches, predict_batches
+from fastssl.engine.evaluation import predict_batches
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.inputs import is_many, to_image
 from fastssl.inference.trained_model import open_model, open_run
 from pipelines.convert.images import BadImageError, fit, open_image
+from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.store.store import Store
 from pipelines.views import centered
 
@@ -158,14 +158,15 @@ class Predictor:
                 f"the images of {store.path} are smaller than those the model was trained on",
                 f"convert them with --size {self.preprocessing.stored}",
             )
-        with open_batches(
+        with EvaluationBatches(
             store,
             split,
             indices,
             size=self.preprocessing.size,
-            config=self.resolved.config,
-            device=self.device,
-            ranks=Ranks(),
+            reader=self.resolved.config.reader,
+            device=str(self.device.device),
+            batch=self.resolved.config.eval_batch,
+            threads=self.device.threads,
         ) as batches:
             for logits, _ in predict_batches(self.model, batches, self.device):
                 yield logits.cpu().numpy()

@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
-from fastssl.config.schema import RunConfig
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine import devices, evaluation
+from pipelines.loader.evaluation import EvaluationBatches
 from tests.small_stores import make_store
 
 
@@ -73,15 +73,7 @@ def test_many_classes_and_absent_classes():
 def test_a_rank_without_images_has_tables_of_the_right_shape(tmp_path):
     model, store = torch.nn.Linear(2, 3), make_store(tmp_path, formats=("dali",))
     device = devices.Device(torch.device("cpu"), "fp32", 1, 1)
-    batches = evaluation.open_batches(
-        store,
-        "test",
-        np.arange(0),
-        size=(8, 8),
-        config=RunConfig(),
-        device=device,
-        ranks=Ranks(),
-    )
+    batches = EvaluationBatches(store, "test", np.arange(0), size=(8, 8))
     logits, labels = evaluation.predict_split(model, batches, device, Ranks())
     assert (logits.shape, logits.dtype) == ((0, store.classes), torch.float32)
     assert (labels.shape, labels.dtype) == ((0,), torch.int64)
