@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from pipelines.errors import ConfigError
 from pipelines.loader.transfer import Transfer
 from pipelines.readers import READERS, Indices, Pixels, Reader, choose
 from pipelines.views import centered
@@ -47,6 +48,13 @@ class EvaluationBatches:
         batch: int = 256,
         threads: int = 1,
     ) -> None:
+        stored = store.splits[split]
+        if stored.height < size[0] or stored.width < size[1]:
+            raise ConfigError(
+                f"the {split} images of {store.path} are {stored.height}x{stored.width} pixels, "
+                f"smaller than the views of {size[0]}x{size[1]}",
+                f"type image_size={min(stored.height, stored.width)}, or convert larger images",
+            )
         self.store, self.split, self.indices = store, split, indices
         self.size, self.batch = size, batch
         self._wanted, self._device, self._threads = reader, device, threads

@@ -5,9 +5,13 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
+from fastssl.config.resolve import load
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine import devices, evaluation
+from fastssl.engine.build import assemble
+from fastssl.errors import ConfigError
 from pipelines.loader.evaluation import EvaluationBatches
+from tests.runs import TINY
 from tests.small_stores import make_store
 
 
@@ -78,3 +82,10 @@ def test_a_rank_without_images_has_tables_of_the_right_shape(tmp_path):
     assert (logits.shape, logits.dtype) == ((0, store.classes), torch.float32)
     assert (labels.shape, labels.dtype) == ((0,), torch.int64)
     assert model.training
+
+
+def test_a_run_is_not_built_if_its_evaluation_cannot_be_cropped(data):
+    # 16-pixel digits with a border of 2 can be cropped to 18 pixels in training only.
+    resolved = load("digits", [*TINY, "image_size=18"])
+    with pytest.raises(ConfigError, match="test images"):
+        assemble(resolved, devices.choose(resolved.config))

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipelines.errors import ConfigError
 from pipelines.loader import EvaluationBatches
 from pipelines.readers import ReaderInfo
 from tests.small_stores import make_store
@@ -59,3 +60,10 @@ def test_the_reader_is_opened_by_the_first_iteration_and_stays_open_until_close(
 def test_a_rank_without_images_opens_no_reader(store, opened):
     assert list(EvaluationBatches(store, "test", np.arange(0), size=(32, 32))) == []
     assert not opened
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_crop_that_is_larger_than_the_images_is_refused_before_anything_is_read(store, split):
+    with pytest.raises(ConfigError, match=f"{split} images of .* are 32x32 pixels") as refused:
+        EvaluationBatches(store, split, np.arange(4), size=(33, 32))
+    assert "image_size=32" in refused.value.fix
