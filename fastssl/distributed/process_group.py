@@ -90,7 +90,7 @@ class Group:
 
     def _first_failure(self, failure: UserError) -> dict[str, Any]:
         """Report a failure to all ranks; return the report of the rank that failed first."""
-        own = {"rank": self.ranks.rank, "exit": failure.exit_code}
+        own: dict[str, Any] = {"rank": self.ranks.rank, "exit": failure.exit_code}
         own |= {"what": failure.what, "fix": failure.fix}
         if self.ranks.world == 1:
             return own
