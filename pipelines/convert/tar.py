@@ -2,7 +2,6 @@
 
 import hashlib
 import tarfile
-from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -72,10 +71,10 @@ class TarWriter:
     ) -> None:
         self.folder = folder
         self.split = split
-        self.raw = encoding == "raw"
-        self.extension = "ppm" if self.raw else "jpg"
+        raw = encoding == "raw"
+        self.extension = "ppm" if raw else "jpg"
         height, width = shape
-        self.prefix = b"P6\n%d %d\n255\n" % (width, height) if self.raw else b""
+        self.prefix = b"P6\n%d %d\n255\n" % (width, height) if raw else b""
         self._digests: dict[str, str] = {}
         self._threads = threads
         self._hash = hashlib.sha256()
@@ -92,46 +91,21 @@ class TarWriter:
         indices = np.arange(first, first + len(labels))
         names = _decimal(indices, 8)
         sizes = np.array([memoryview(image).nbytes for image in images]) + len(self.prefix)
-        if self.raw:
-            lengths = self._write_pixels(images, names, sizes, labels)
-        else:
-            lengths = self._write_files(images, names, sizes, labels)
+        headers = np.zeros((len(images), BLOCK), np.uint8)
+        tails = np.zeros((len(images), TAIL), np.uint8)
+        _write_headers(headers, self.extension, names, sizes)
+        lengths = _write_tails(tails, names, labels)
+        parts: list[Any] = []
+        for header, image, size, tail in zip(headers, images, sizes.tolist(), tails, strict=True):
+            parts += (header, self.prefix, image, bytes(-size % BLOCK), tail)
+        self._write(b"".join(parts))
         ends = self._end + np.cumsum(BLOCK + sizes + -sizes % BLOCK + TAIL)
         starts = np.concatenate([[self._end], ends[:-1]]) + BLOCK
         self._end = int(ends[-1])
         self._list(indices, starts, sizes, lengths)
         return self._shards - 1, starts + len(self.prefix)
 
-    def _write_pixels(
-        self, images: Bytes, names: Bytes, sizes: Integers, labels: Integers
-    ) -> Integers:
-        """Write images of one size, all of them from one array."""
-        begin, end = BLOCK + len(self.prefix), BLOCK + int(sizes[0])
-        tail = end + -int(sizes[0]) % BLOCK
-        rows = np.zeros((len(images), tail + TAIL), np.uint8)
-        _write_headers(rows[:, :BLOCK], self.extension, names, sizes)
-        rows[:, BLOCK:begin] = np.frombuffer(self.prefix, np.uint8)
-        rows[:, begin:end] = images.reshape(len(images), -1)
-        lengths = _write_tails(rows[:, tail:], names, labels)
-        self._write(rows.data)
-        return lengths
-
-    def _write_files(
-        self, images: Sequence[bytes], names: Bytes, sizes: Integers, labels: Integers
-    ) -> Integers:
-        """Write images of any size."""
-        headers = np.zeros((len(images), BLOCK), np.uint8)
-        tails = np.zeros((len(images), TAIL), np.uint8)
-        _write_headers(headers, self.extension, names, sizes)
-        lengths = _write_tails(tails, names, labels)
-        padding = [bytes(-size % BLOCK) for size in sizes.tolist()]
-        parts: list[Any] = []
-        for image in zip(headers, images, padding, tails, strict=True):
-            parts.extend(image)
-        self._write(b"".join(parts))
-        return lengths
-
-    def _write(self, data: bytes | memoryview) -> None:
+    def _write(self, data: bytes) -> None:
         """Write to the shard; a thread updates the checksum, at most one write behind."""
         assert self._file is not None
         if self._hashing is not None:
