@@ -69,7 +69,7 @@ def evaluate(run: Place, checkpoint: str = "best", store: Place | None = None) -
     >>> import fastssl
     >>> figures = fastssl.evaluate("runs/a")
     >>> sorted(figures)[:5]
-    ['auc', 'checkpoint', 'class_accuracy', 'ece', 'error']
+    ['accuracy', 'auc', 'checkpoint', 'class_accuracy', 'classes']
     """
     from fastssl.inference.evaluate import evaluate as evaluate_run
 

@@ -31,6 +31,16 @@ def evaluate(
         return
     short = {k: v for k, v in metrics.items() if not isinstance(v, list)}
     show([{"metric": key, "value": value} for key, value in short.items()], False)
+    if metrics["confused"]:
+        print("\nconfused most often:")
+        show(metrics["confused"], False)
+    show_notes(metrics["notes"])
+
+
+def show_notes(notes: list[str]) -> None:
+    """Print on stderr what a reader of the numbers must know."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 @app.command(epilog="Example: fastssl predict runs/a photos '*.png' --csv labels.csv")
@@ -86,7 +96,8 @@ def show_tally(tally: Any, written: list[str], as_json: bool) -> None:
     with redirect_stdout(sys.stderr if "-" in written else sys.stdout):
         if as_json:
             content = {"images": tally.total, "labels": tally.rows(), "unreadable": tally.bad}
-            print(json.dumps({**content, "seconds": round(tally.seconds, 3)}, indent=2))
+            content |= {"notes": tally.notes, "seconds": round(tally.seconds, 3)}
+            print(json.dumps(content, indent=2))
             return
         if not written:
             show(tally.first, False)
@@ -97,6 +108,7 @@ def show_tally(tally: Any, written: list[str], as_json: bool) -> None:
         print(f"{tally.total:,} images in {tally.seconds:.1f} s, {rate:,.0f} images/s")
         for path in written:
             print(f"written: {path}" if path != "-" else "written to stdout")
+    show_notes(tally.notes)
     for one in tally.bad[:SHOWN]:
         print(f"unreadable: {one['path']}: {one['why']}", file=sys.stderr)
     if len(tally.bad) > SHOWN:

@@ -79,7 +79,8 @@ def write(
     if given:
         labels = pseudo_labels.store.labels("train")
         labels[pseudo_labels.indices] = -1
-        known = [[paths[p], pseudo_labels.classes[labels[p]]] for p in np.flatnonzero(labels >= 0)]
+        names = pseudo_labels.store.class_names
+        known = [[paths[p], names[labels[p]]] for p in np.flatnonzero(labels >= 0)]
         rows = [[*row, "1.000000", "0.000000", "given"] for row in known] + rows
     with ExitStack() as stack:
         csv.writer(open_out(stack, out), lineterminator="\n").writerows([HEADER, *rows])

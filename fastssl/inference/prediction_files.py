@@ -19,6 +19,7 @@ import numpy as np
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.inputs import files, is_store
 from fastssl.inference.predictor import Outcome, Prediction, Predictor
+from fastssl.inference.store_match import resize_notes
 from pipelines.files import open_atomic
 from pipelines.store.index import escape
 from pipelines.store.store import open_store
@@ -35,6 +36,7 @@ class Tally:
     probability: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     first: list[dict[str, Any]] = field(default_factory=list)
     bad: list[dict[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -121,6 +123,8 @@ def predict(
         objects = open_out(stack, lines) if lines else None
         if cells:
             cells.writerow(HEADER)
+        for path in filter(is_store, arguments):
+            tally.notes += resize_notes(model, open_store(path))
         for outcome in outcomes(model, arguments, split, stdin, batch):
             if outcome.logits is None:
                 tally.bad.append({"path": escape(outcome.path), "why": outcome.reason})

@@ -48,8 +48,8 @@ class Preprocessing:
     """The preprocessing of the store that the model was trained on."""
 
     size: tuple[int, int]  # height and width of the network's input
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
     stored: int  # side to which an image is resized first
     resize: str  # squash, crop or pad
 
@@ -152,24 +152,32 @@ class Predictor:
         self, store: Store, split: str, indices: npt.NDArray[np.int64]
     ) -> Iterator[npt.NDArray[np.float32]]:
         """Yield the logits of images of a store, [n, C], in the same batches as an evaluation."""
-        height, width = self.preprocessing.size
-        if store.splits[split].height < height or store.splits[split].width < width:
+        expected, info = self.preprocessing, store.splits[split]
+        # The splits of the run's own store may differ in size; it was trained on them as they are.
+        if not self.trained_on(store) and {info.height, info.width} != {expected.stored}:
             raise DataError(
-                f"the images of {store.path} are smaller than those the model was trained on",
-                f"convert them with --size {self.preprocessing.stored}",
+                f"the images of {store.path} have {info.height} x {info.width} pixels, "
+                f"those of the model {expected.stored} x {expected.stored}",
+                f"convert them with --size {expected.stored} --resize {expected.resize}",
             )
         with EvaluationBatches(
             store,
             split,
             indices,
-            size=self.preprocessing.size,
+            size=expected.size,
+            mean=expected.mean,
+            std=expected.std,
             reader=self.resolved.config.reader,
             device=str(self.device.device),
-            batch=self.resolved.config.eval_batch,
+            batch=self.batch,
             threads=self.device.threads,
         ) as batches:
             for logits, _ in predict_batches(self.model, batches, self.device):
                 yield logits.cpu().numpy()
+
+    def trained_on(self, store: Store) -> bool:
+        """Return True if a store is the one that the run was trained on."""
+        return store.fingerprint == self.content["store"]
 
     def _opened(self, paths: Iterable[str], ahead: int) -> Iterator[tuple[str, Pixels | None, str]]:
         """Decode in threads, at most `ahead` images ahead of the model."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from fastssl.engine.build_data import make_data
 from fastssl.errors import DataError
 from fastssl.inference.predictor import Predictor
+from fastssl.inference.store_match import match_labels
 from pipelines.store.store import Store
 
 FALLBACK = 0.95  # threshold for an algorithm that has none
@@ -52,10 +53,7 @@ class PseudoLabels:
 
 def pseudo_label(model: Predictor, store: Store) -> PseudoLabels:
     """Return the model's predictions for every unlabeled image of a store."""
-    if store.class_names != model.classes:
-        raise DataError(
-            f"{store.path} has other classes than {model.run}", "give the store of this run"
-        )
+    match_labels(model, store, "train")  # refuses classes that the model does not know
     indices = unlabeled(model, store)
     if not len(indices):
         raise DataError(
@@ -81,7 +79,7 @@ def unlabeled(model: Predictor, store: Store) -> npt.NDArray[np.int64]:
     In the run's own store these are the unlabeled and the validation images that are not labeled.
     In another store they are the images without a label, or all if every image has one.
     """
-    if store.fingerprint == model.content["store"]:
+    if model.trained_on(store):
         split, _ = make_data(model.resolved, store, 1)
         everything = np.union1d(split.unlabeled, split.validation)
         found: npt.NDArray[np.int64] = np.setdiff1d(everything, split.labeled)

@@ -24,10 +24,18 @@ def open_run(path: Path, which: str = "best") -> tuple[ResolvedConfig, Checkpoin
     folder = RunFolder(path)
     if not folder.started():
         raise DataError(f"{path} is not the folder of a run", "give the --out of a training")
-    if which == "best" and (folder.checkpoints / checkpoint.BEST).exists():
-        content: CheckpointContent | None = checkpoint.best(folder)
-    else:
+    if which == "last":
         content = checkpoint.newest(folder, logger.warning)
+    elif (folder.checkpoints / checkpoint.BEST).exists():
+        content = checkpoint.best(folder)
+    elif checkpoint.files(folder):
+        # Not replaced by the last one: numbers of the two must not be mistaken for each other.
+        raise DataError(
+            f"{path} has no best checkpoint: the run was never evaluated, or the file was removed",
+            "type --checkpoint last",
+        )
+    else:
+        content = None
     if content is None:
         raise DataError(f"{path} holds no checkpoint yet", "train longer, then try again")
     return load(folder.config), content

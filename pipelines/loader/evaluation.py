@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pipelines.store.store import Store
+    from pipelines.views.normalize import Triple
 
 
 class EvaluationBatches:
@@ -30,6 +31,8 @@ class EvaluationBatches:
         split: `train` or `test`.
         indices: the images of that split, in the order in which they are returned.
         size: height and width of the center crop.
+        mean, std: of the normalization; by default those of the store. A trained model needs
+            those of the store that it was trained on.
         reader: a name in READERS, or "auto".
         device: where the batches are needed.
         batch: images in a batch; the last batch may be smaller.
@@ -43,6 +46,8 @@ class EvaluationBatches:
         indices: Indices,
         *,
         size: tuple[int, int],
+        mean: Triple | None = None,
+        std: Triple | None = None,
         reader: str = "auto",
         device: str = "cpu",
         batch: int = 256,
@@ -57,6 +62,7 @@ class EvaluationBatches:
             )
         self.store, self.split, self.indices = store, split, indices
         self.size, self.batch = size, batch
+        self.mean, self.std = mean or store.mean, std or store.std
         self._wanted, self._device, self._threads = reader, device, threads
         self._reader: Reader | None = None
 
@@ -99,7 +105,7 @@ class EvaluationBatches:
 
     def _prepare(self, images: Pixels | Tensor, transfer: Transfer) -> Tensor:
         """Crop the center and normalize: uint8 [n, H, W, 3] to float32 [n, 3, h, w]."""
-        mean, std, (height, width) = self.store.mean, self.store.std, self.size
+        mean, std, (height, width) = self.mean, self.std, self.size
         if isinstance(images, np.ndarray):
             if not transfer.cuda:
                 return torch.from_numpy(centered(images, self.size, mean, std)).permute(0, 3, 1, 2)

@@ -243,13 +243,14 @@ def test_nothing_readable_is_an_error(model: Predictor) -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(64, 8), (8, 64), (8, 8)])
-def test_a_store_smaller_than_the_model_on_either_side_is_refused(height: int, width: int) -> None:
+def test_a_store_of_another_size_on_either_side_is_refused(height: int, width: int) -> None:
     model = Predictor.__new__(Predictor)  # the size is looked at before anything else
     third = (0.5, 0.5, 0.5)
     model.preprocessing = Preprocessing((16, 16), third, third, 16, "squash")
     held = SimpleNamespace(height=height, width=width)
-    store = SimpleNamespace(path="small", splits={"test": held})
-    with pytest.raises(DataError, match="smaller than those"):
+    model.content = {"store": "the fingerprint of another"}
+    store = SimpleNamespace(path="small", splits={"test": held}, fingerprint="its own")
+    with pytest.raises(DataError, match=f"{height} x {width} pixels"):
         next(model.store(store, "test", np.arange(1)))
 
 

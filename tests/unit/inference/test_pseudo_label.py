@@ -13,7 +13,7 @@ from PIL import Image
 import fastssl
 from fastssl.algorithms.common import cpl
 from fastssl.config.resolve import load
-from fastssl.errors import ConfigError, DataError
+from fastssl.errors import ConfigError
 from fastssl.inference import contact_sheet, pseudo_label
 from fastssl.inference.predictor import Predictor
 from pipelines.store.store import Store, open_store
@@ -143,10 +143,3 @@ def test_the_sheet_shows_both_ends_of_every_class(
         assert picture.size[0] > 1000
     with pytest.raises(ConfigError, match="contact sheet"):
         contact_sheet.write_sheet(pseudo_labels, tmp_path / "s.pdf")
-
-
-def test_a_store_of_other_classes_is_refused(model: Predictor, data: Path) -> None:
-    store = open_store(data / "digits")
-    store.class_names = ["cat", "dog"]
-    with pytest.raises(DataError, match="other classes"):
-        pseudo_label.pseudo_label(model, store)

@@ -1,0 +1,94 @@
+"""A store beside the run that is used on it: classes by name, and what to know about the images."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import numpy.typing as npt
+
+from fastssl.errors import DataError, UserError
+from fastssl.inference.predictor import Predictor
+from pipelines.store.store import Store, default_place, open_store
+from pipelines.text import for_terminal
+
+SHOWN = 20  # classes named in a message
+
+
+def match_labels(model: Predictor, store: Store, split: str) -> npt.NDArray[np.int64]:
+    """Return the labels of a split as indices into the model's classes, -1 where there is none.
+
+    Raise if an image has a class that the model does not know.
+    """
+    labels = store.labels(split)
+    number_of = {name: number for number, name in enumerate(model.classes)}
+    used = [store.class_names[label] for label in np.unique(labels[labels >= 0])]
+    unknown = [name for name in used if name not in number_of]
+    if unknown:
+        raise DataError(
+            f"{store.path} has classes that the model does not know: {_listed(unknown)}",
+            f"give a store of the model's classes: {_listed(model.classes)}",
+        )
+    numbers = np.array([number_of.get(name, -1) for name in store.class_names])
+    return np.where(labels >= 0, numbers[labels], -1)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(map(for_terminal, names[:SHOWN])) + more
+
+
+def notes_on(model: Predictor, store: Store, split: str) -> list[str]:
+    """Return what a reader of results on this store must know, if it is not the run's own."""
+    if model.trained_on(store):
+        return []
+    notes = [
+        f"{store.path} is not the store that the model was trained on "
+        f"(fingerprint {store.fingerprint[:12]}, the run's is {model.content['store'][:12]})"
+    ]
+    notes += resize_notes(model, store)
+    own = own_store(model)
+    if own is None:
+        notes.append(
+            f"its {split} images may have been trained on: the store of the run is gone, so this "
+            "cannot be checked"
+        )
+    elif seen := count_seen(own, store, split):
+        total = store.splits[split].count
+        notes.append(f"{seen:,} of its {total:,} {split} images are training images of the model")
+    return notes
+
+
+def resize_notes(model: Predictor, store: Store) -> list[str]:
+    """Return a note if the images of a store were resized in another way than the model's."""
+    found, expected = store.manifest["resize"], model.preprocessing.resize
+    if found == expected:
+        return []
+    return [f"the images of {store.path} were resized by {found}, the model's by {expected}"]
+
+
+def own_store(model: Predictor) -> Store | None:
+    """Return the store that the run was trained on, or None if it is gone or has changed."""
+    config = model.resolved.config
+    try:
+        found = open_store(config.store or default_place(config.data))
+    except UserError:
+        return None
+    return found if model.trained_on(found) else None
+
+
+def count_seen(own: Store, store: Store, split: str) -> int:
+    """Return how many images of a split are training images of `own`: same file or same bytes."""
+    paths = {path for path in own.source_paths("train") if os.path.isabs(path)}
+    known = own.records("train")
+    first = {(int(crc), int(size)): i for i, (crc, size) in enumerate(known[["crc", "size"]])}
+    seen = 0
+    for index, (record, path) in enumerate(
+        zip(store.records(split), store.source_paths(split), strict=True)
+    ):
+        same = first.get((int(record["crc"]), int(record["size"])))
+        # The checksum has 32 bits: among many images some agree by chance, so compare the bytes.
+        seen += path in paths or (
+            same is not None and own.encoded("train", same) == store.encoded(split, index)
+        )
+    return seen
