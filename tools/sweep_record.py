@@ -81,7 +81,7 @@ def result(cell: Cell) -> dict[str, Any]:
     runs = sorted(cell.runs, key=lambda run: int(run.config["seed"]))
     measured = [run_metrics(run) for run in runs]
     best = [round(row["best_error"], 4) for row in measured]
-    line = curve(cell, lambda run: run.evals, lambda found: found.error)
+    line = curve(cell, "evals", "error")
     assert line is not None
     return {
         "name": cell.name,

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
+from fastssl.algorithms import ALGORITHMS
 from fastssl.config.resolve import flatten, load
 from fastssl.config.schema import keys_that_may_differ
 from fastssl.errors import UserError
-from fastssl.report.load import Missing, Run, task_name, variant_name
-from fastssl.report.run_metrics import Stat, run_metrics, stat
+from fastssl.report.load import Run
+from fastssl.report.run_metrics import Stat, best_line, run_metrics, stat
+from fastssl.sweep.grid import format_value
+from pipelines.datasets import DATASETS
 
 IGNORED = keys_that_may_differ("cells")
 
 
-@dataclass(slots=True)
+@dataclass
 class Cell:
     """One entry of a table: data, labels, algorithm, and the settings that set it apart."""
 
@@ -28,36 +30,58 @@ class Cell:
     settings: dict[str, Any]  # that differ from the usual value among these runs
     unusual: dict[str, Any]  # algo.* that differ from the defaults, to find the published result
     runs: list[Run] = field(default_factory=list)
-    metrics: list[dict[str, Any]] = field(default_factory=list)  # of each run in `used`
-    absent: int = 0  # seeds of the sweep that have no run
+    missing: list[Run] = field(default_factory=list)  # seeds of a sweep without a run folder
 
     @property
     def task(self) -> str:
         """Name of the task: data set and labels."""
-        return task_name(self.data, self.labels)
+        return f"{self.data}, {self.labels} labels"
 
     @property
     def name(self) -> str:
         """Name within a task: the algorithm and its unusual settings."""
-        return variant_name(self.algorithm, self.settings)
+        settings = self.settings.items()
+        texts = [f"{key.removeprefix('algo.')}={format_value(value)}" for key, value in settings]
+        return " ".join([self.algorithm, *texts])
 
     @property
     def full_name(self) -> str:
         """Name among all cells."""
         return f"{self.task}: {self.name}"
 
-    @property
+    @cached_property
     def used(self) -> list[Run]:
         """The runs that a mean is taken over: the complete ones, or all if none is."""
         evaluated = [run for run in self.runs if run.evals]
         return [run for run in evaluated if run.complete] or evaluated
 
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The metrics of each run in `used`."""
+        return [run_metrics(run) for run in self.used]
+
     def stat(self, key: str) -> Stat | None:
         """Return mean and deviation of a metric over the seeds."""
         return stat(row.get(key) for row in self.metrics)
 
+    @cached_property
+    def class_means(self) -> list[Stat | None]:
+        """Mean and deviation of the accuracy of each class at the best evaluation."""
+        lines = [line for line in map(best_line, self.used) if line and line.class_accuracy]
+        rows = [line.class_accuracy for line in lines]  # [runs][classes]
+        return [stat(values) for values in zip(*rows, strict=False)]
 
-def group(runs: list[Run], missing: Iterable[Missing] = ()) -> list[Cell]:
+    def class_names(self, count: int) -> list[str]:
+        """Return the names of the classes: the run's own, those of the data set, or numbers."""
+        known = [run.environment.get("class_names") for run in self.runs]
+        known.append(DATASETS[self.data].class_names if self.data in DATASETS else None)
+        for names in known:
+            if isinstance(names, list | tuple) and len(names) == count:
+                return [str(name) for name in names]
+        return [str(c) for c in range(count)]
+
+
+def group(runs: list[Run]) -> list[Cell]:
     """Return the cells of runs in the order of data, labels and algorithm."""
     families: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -72,14 +96,25 @@ def group(runs: list[Run], missing: Iterable[Missing] = ()) -> list[Cell]:
             unusual = {k: v for k, v in differing(run, defaults).items() if k.startswith("algo.")}
             key_ = json.dumps([data, algorithm, labels, settings], sort_keys=True, default=str)
             cell = cells.setdefault(key_, Cell(data, labels, algorithm, settings, unusual))
-            cell.runs.append(run)
-    by_path = {run.path: cell for cell in cells.values() for run in cell.runs}
-    for gap in missing:
-        if gap.sibling in by_path:
-            by_path[gap.sibling].absent += 1
-    for cell in cells.values():
-        cell.metrics = [run_metrics(run) for run in cell.used]
+            (cell.missing if run.missing else cell.runs).append(run)
     return sorted(cells.values(), key=sort_key)
+
+
+def by_task(cells: list[Cell]) -> dict[str, list[Cell]]:
+    """Return the cells of each task, in their order."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(cell.task, []).append(cell)
+    return found
+
+
+def worst_and_best(scores: list[float], limit: int) -> list[int]:
+    """Return the indices of all scores or, of more than `limit`, those of the worst and best."""
+    indices = list(range(len(scores)))
+    if len(scores) <= limit:
+        return indices
+    ranked = sorted(indices, key=scores.__getitem__)
+    return ranked[: limit // 2] + ranked[-limit // 2 :]
 
 
 def sort_key(cell: Cell) -> tuple[Any, ...]:
@@ -95,9 +130,6 @@ def default_values(data: str, algorithm: str) -> dict[str, Any]:
     The names come from a run's config.yaml, which anybody may have written. A name that is not in
     our tables may stand for a file with code, and a report never executes code of a run.
     """
-    from fastssl.algorithms import ALGORITHMS
-    from pipelines.datasets import DATASETS
-
     if data not in DATASETS or algorithm not in ALGORITHMS:
         return {}
     try:
@@ -111,7 +143,7 @@ def usual_values(runs: list[Run], defaults: dict[str, Any]) -> dict[str, Any]:
     usual = {}
     for key in {key for run in runs for key in run.config} - IGNORED:
         # As JSON, because lists can't be counted.
-        values = [json.dumps(run.config.get(key), default=str) for run in runs]
+        values = [json.dumps(run.config[key], default=str) for run in runs if key in run.config]
         default = json.dumps(defaults.get(key), default=str)
         common = Counter(values).most_common(1)[0][0]
         usual[key] = json.loads(default if key in defaults and default in values else common)

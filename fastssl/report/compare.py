@@ -9,7 +9,7 @@ from fastssl.config.schema import keys_that_may_differ
 from fastssl.report import published
 from fastssl.report.cells import Cell
 from fastssl.report.published import PublishedResult
-from fastssl.report.run_metrics import Stat, errors, first_reaching, last_error, stat
+from fastssl.report.run_metrics import Stat, stat
 from fastssl.sweep.grid import format_value
 
 FIXMATCH = "fixmatch"
@@ -24,15 +24,6 @@ class Level:
     accuracy: float
     text: str
     steps: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """When a cell reached an accuracy, averaged over the `n` seeds that did."""
-
-    steps: float
-    seconds: float | None
-    n: int
 
 
 def published_result(cell: Cell, metric: str) -> PublishedResult | None:
@@ -56,24 +47,25 @@ def levels(cells: list[Cell]) -> list[Level]:
     """Return FixMatch's final accuracy, then the round accuracies that any cell reached."""
     found = []
     base = next((cell for cell in cells if cell.name == FIXMATCH), None)
-    final = stat(map(last_error, base.used)) if base else None
+    final = base.stat("last_error") if base else None
     if base and final:
         length = statistics.fmean(run.steps for run in base.used)
         accuracy = 100 - final.mean
         found.append(Level(accuracy, f"{accuracy:.2f} % (FixMatch's final)", length))
-    lowest = min((e for cell in cells for run in cell.used for e in errors(run)), default=100)
-    reached = [level for level in LEVELS if level <= 100 - lowest]
+    lines = [line for cell in cells for run in cell.used for line in run.evals]
+    highest = max((line.accuracy for line in lines if line.accuracy is not None), default=0)
+    reached = [level for level in LEVELS if level <= highest]
     return found + [Level(level, f"{level} %") for level in reached[-3:]]
 
 
-def reached(cell: Cell, accuracy: float) -> Reached | None:
-    """Return when a cell reaches an accuracy, or None if no seed does."""
-    hits = [line for run in cell.used if (line := first_reaching(run, accuracy))]
-    if not hits:
-        return None
-    time = stat(line.seconds for line in hits)
-    steps = statistics.fmean(line.step for line in hits)
-    return Reached(steps, time.mean if time else None, len(hits))
+def reached(cell: Cell, accuracy: float) -> tuple[Stat | None, Stat | None]:
+    """Return the steps and seconds until an accuracy, over the seeds that reach it."""
+    reaching = [
+        [line for line in run.evals if line.accuracy is not None and line.accuracy >= accuracy]
+        for run in cell.used
+    ]
+    hits = [lines[0] for lines in reaching if lines]
+    return stat(line.step for line in hits), stat(line.seconds for line in hits)
 
 
 def reduction(cell: Cell | None, base: Cell | None) -> float | None:

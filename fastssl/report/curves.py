@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from fastssl.report.cells import Cell
-from fastssl.report.load import Run
-from fastssl.report.records import MetricsLine
 from fastssl.report.run_metrics import stat
 
 POINTS = 200  # of one curve
@@ -17,21 +16,23 @@ Series = dict[str, Any]
 
 
 def curve(
-    cell: Cell,
-    lines: Callable[[Run], list[MetricsLine]],
-    value: Callable[[MetricsLine], float | None],
-    *,
-    band: bool = True,
+    cell: Cell, lines: str, metric: str, *, scale: float = 1, c: int | None = None
 ) -> Series | None:
-    """Return the mean over seeds by step, with the time and the lowest and highest seed."""
-    tracks = [
-        {line.step: (y, line.seconds) for line in lines(run) if (y := value(line)) is not None}
-        for run in cell.used or cell.runs
-    ]
-    tracks = [track for track in tracks if track]
+    """Return a metric, or that of class c, by step: the mean, lowest and highest over seeds.
+
+    `lines` is "evals" or "trains". The curve of a class has no lowest and highest.
+    """
+    tracks = []
+    for run in cell.used or cell.runs:
+        found = [(line, getattr(line, metric)) for line in getattr(run, lines)]
+        if c is not None:
+            found = [(line, values[c]) for line, values in found if c < len(values)]
+        known = [(line, scale * y) for line, y in found if y is not None]
+        if known:
+            tracks.append({line.step: (y, line.seconds) for line, y in known})
     if not tracks:
         return None
-    steps = shared_steps(tracks, POINTS if band else POINTS_BY_CLASS)
+    steps = shared_steps(tracks, POINTS if c is None else POINTS_BY_CLASS)
     points = [[track[step] for track in tracks if step in track] for step in steps]
     values = [[y for y, _ in rows] for rows in points]
     times = [stat(seconds for _, seconds in rows) for rows in points]
@@ -41,9 +42,9 @@ def curve(
         "t": [time and rounded(time.mean) for time in times],
         "y": [rounded(sum(ys) / len(ys)) for ys in values],
     }
-    if band and len(tracks) > 1:
-        series |= {"lo": [rounded(min(ys)) for ys in values]}
-        series |= {"hi": [rounded(max(ys)) for ys in values]}
+    if c is None and len(tracks) > 1:
+        series["lo"] = [rounded(min(ys)) for ys in values]
+        series["hi"] = [rounded(max(ys)) for ys in values]
     return series
 
 
@@ -52,13 +53,9 @@ def shared_steps(tracks: list[dict[int, Any]], count: int) -> list[int]:
 
     A mean over a changing set of runs would show the differences between runs as jumps.
     """
-    ends = [max(track) for track in tracks]
+    ends = [(track, max(track)) for track in tracks]
     every = sorted({step for track in tracks for step in track})
-    shared = [
-        step
-        for step in every
-        if all(step in track for track, end in zip(tracks, ends, strict=True) if end >= step)
-    ]
+    shared = [s for s in every if all(s in track for track, end in ends if end >= s)]
     return thin(shared if len(shared) > 1 else sorted(tracks[0]), count)
 
 
@@ -66,8 +63,7 @@ def thin(steps: list[int], count: int) -> list[int]:
     """Return at most `count` steps, evenly spread, with the first and the last."""
     if len(steps) <= count:
         return steps
-    indices = {round(k * (len(steps) - 1) / (count - 1)) for k in range(count)}
-    return [steps[index] for index in sorted(indices)]
+    return [steps[round(index)] for index in np.linspace(0, len(steps) - 1, count)]
 
 
 def rounded(value: float) -> float:

@@ -5,10 +5,49 @@ from __future__ import annotations
 import csv
 import io
 import json
+from typing import Any
 
-from fastssl.report.content import Content, rows
+from fastssl.report.cells import Cell
+from fastssl.report.compare import FIXMATCH, levels, published_result, reached, reduction
+from fastssl.report.content import Content
 from fastssl.report.run_metrics import run_metrics
 from fastssl.report.table import Entry
+from fastssl.report.tables import compared
+
+MEANS = ["best_error", "median_error", "last_error", "top5_error", "precision", "recall", "f1"]
+MEANS += ["auc", "ece", "seconds", "step_seconds", "images_per_s", "data_wait"]
+
+
+def rows(content: Content) -> list[dict[str, Any]]:
+    """Return one flat row for each cell: the content of CSV and JSON."""
+    bases = {cell.task: cell for cell in content.cells if cell.name == FIXMATCH}
+    return [row(cell, bases.get(cell.task)) for cell in content.cells if cell.runs]
+
+
+def row(cell: Cell, base: Cell | None) -> dict[str, Any]:
+    """Return the flat row of one cell."""
+    found: dict[str, Any] = {
+        "data": cell.data,
+        "labels": cell.labels,
+        "algorithm": cell.algorithm,
+        "settings": " ".join(cell.name.split()[1:]),
+        "runs": len(cell.runs),
+        "complete": sum(run.complete for run in cell.runs),
+        "seeds": len(cell.used),
+        "steps": max(run.steps for run in cell.runs),
+    }
+    for key in MEANS:
+        value = cell.stat(key)
+        found |= {key: value and value.mean, f"{key}_std": value and value.std}
+    for key in ("best_error", "median_error"):
+        paper, name = published_result(cell, key), f"published_{key}"
+        found |= {name: paper and paper.mean, f"{name}_std": paper and paper.std}
+        found[f"differs_{key}"] = compared(cell, key).mark or None
+    level = next((level for level in levels([base]) if level.steps), None) if base else None
+    steps, time = reached(cell, level.accuracy) if level else (None, None)
+    found |= {"steps_to_fixmatch": steps and steps.mean, "seconds_to_fixmatch": time and time.mean}
+    found["error_reduction"] = reduction(cell, base) if base is not cell else None
+    return found
 
 
 def as_json(content: Content) -> str:

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import OnErrorOmit, TypeAdapter
 
 from fastssl.config.resolve import saved_values
 from fastssl.errors import DataError
-from fastssl.report.records import MetricsLine, Summary, SweepCell, number
-from fastssl.sweep.cell_state import COMPLETE, SWEEP_FILE, is_locked, read_json, read_summary
-from fastssl.sweep.grid import format_value
+from fastssl.report.records import MetricsLine, Summary, number
+from fastssl.sweep.cell_state import COMPLETE, is_locked, read_cells, read_json, read_summary
 from fastssl.tracking.metrics import read_metrics
 
 POINTS = 200  # training lines kept of one run: enough for a curve
 RECENT = 61  # training lines kept at the end of a run, for the time of a step
+LINES = TypeAdapter(list[OnErrorOmit[MetricsLine]])
 DAMAGE = (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError, DataError)
 
 
@@ -31,9 +31,10 @@ class Run:
     path: Path
     name: str
     config: dict[str, Any]  # flat: algo.threshold
-    status: str  # finished, out of time, interrupted, failed, running, unfinished
+    status: str  # finished, out of time, interrupted, failed, running, unfinished, missing
     summary: Summary
-    environment: dict[str, Any]
+    environment: dict[str, Any] = field(default_factory=dict)
+    missing: bool = False  # a cell of a sweep without a run folder
     evals: list[MetricsLine] = field(default_factory=list)
     trains: list[MetricsLine] = field(default_factory=list)  # at most about POINTS
     recent: list[MetricsLine] = field(default_factory=list)  # the last RECENT of training
@@ -49,51 +50,36 @@ class Run:
         return max([line.step for line in (*self.evals[-1:], *self.recent[-1:])], default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A cell of a sweep without a run folder."""
-
-    name: str
-    task: str
-    variant: str  # the algorithm and its settings, as tables name a cell
-    exit: int | None  # the exit code if it failed before it began
-    sibling: Path | None  # a run of the same sweep that differs by its seed alone
-
-    @property
-    def text(self) -> str:
-        """What a table shows instead of a result."""
-        return "missing" if self.exit is None else f"failed (exit {self.exit})"
-
-
 @dataclass(slots=True)
 class Found:
-    """All runs, the cells of sweeps that have no run, and what could not be read."""
+    """All runs, the cells of sweeps that have no run folder, and what could not be read."""
 
     runs: list[Run]
-    missing: list[Missing]
+    missing: list[Run]  # their config holds the keys that the sweep sets
     problems: list[str]
 
 
 def read_all(paths: list[Path]) -> Found:
-    """Read every run in or under the paths."""
+    """Read every run in or under the paths, each once."""
     found = Found([], [], [])
-    for root in paths:
-        if not root.exists():
-            raise DataError(f"{root} does not exist", "give run folders, or folders of runs")
-        folders = list(run_folders(root))
-        for folder in folders:
-            name = str(folder.relative_to(root)) if folder != root else folder.resolve().name
-            try:
-                found.runs.append(read_run(folder, name))
-            except DAMAGE as error:
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
-                found.problems.append(f"{name} can't be read and is left out: {reason}")
-        for folder in {root, *(folder.parent for folder in folders)}:
-            found.missing += missing_cells(folder)
+    given = ", ".join(str(path) for path in paths)
+    for path in paths:
+        if not path.exists():
+            raise DataError(f"{path} does not exist", "give run folders, or folders of runs")
+    roots = [path.resolve() for path in paths]
+    folders = list(dict.fromkeys(folder for root in roots for folder in run_folders(root)))
+    base = Path(os.path.commonpath(roots))
+    for folder in folders:
+        name = str(folder.relative_to(base)) if folder != base else folder.name
+        try:
+            found.runs.append(read_run(folder, name))
+        except DAMAGE as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            found.problems.append(f"{name} can't be read and is left out: {reason}")
+    for folder in dict.fromkeys([*roots, *(folder.parent for folder in folders)]):
+        found.missing += missing_cells(folder)
     if not found.runs and not found.missing:
-        given = ", ".join(str(path) for path in paths)
         raise DataError(f"there is no run in {given}", "give the --out of a training or a sweep")
-    unique_names(found.runs)
     return found
 
 
@@ -130,71 +116,21 @@ def read_run(folder: Path, name: str) -> Run:
 def read_lines(folder: Path, kind: str) -> list[MetricsLine]:
     """Return the lines of one kind, without those that are damaged or step backward."""
     lines: list[MetricsLine] = []
-    for content in read_metrics(folder / "metrics.jsonl", kind):
-        try:
-            line = MetricsLine.model_validate(content)
-        except ValidationError:
-            continue
+    for line in LINES.validate_python(read_metrics(folder / "metrics.jsonl", kind)):
         if not lines or line.step > lines[-1].step:
             lines.append(line)
     return lines
 
 
-def missing_cells(folder: Path) -> list[Missing]:
+def missing_cells(folder: Path) -> list[Run]:
     """Return the cells in a sweep's list that have no run folder."""
-    rows = read_json(folder / SWEEP_FILE).get("cells")
-    cells = []
-    for row in rows if isinstance(rows, list) else []:
-        try:
-            cells.append(SweepCell.model_validate(row))
-        except ValidationError:
-            continue
-    present = [cell for cell in cells if os.path.isfile(folder / cell.name / "config.yaml")]
-    siblings = {identity(cell): folder / cell.name for cell in present}
-    return [
-        Missing(
-            cell.name,
-            task_name(cell.data, cell.labels),
-            variant_name(str(cell.algorithm), keys_but_seeds(cell), only_algo=True),
-            cell.exit if isinstance(cell.exit, int) and cell.exit else None,
-            siblings.get(identity(cell)),
-        )
-        for cell in cells
-        if cell not in present
-    ]
-
-
-def keys_but_seeds(cell: SweepCell) -> dict[str, Any]:
-    """Return the keys of a cell that change more than chance."""
-    return {k: v for k, v in sorted(cell.keys.items()) if k not in ("seed", "split_seed")}
-
-
-def identity(cell: SweepCell) -> str:
-    """Return what the cells of a sweep that differ by their seed alone have in common."""
-    task = [cell.data, cell.labels, cell.algorithm]
-    return json.dumps([task, keys_but_seeds(cell)], sort_keys=True)
-
-
-def variant_name(algorithm: str, settings: dict[str, Any], *, only_algo: bool = False) -> str:
-    """Return the name of a cell within its task: the algorithm and the settings given."""
-    texts = [
-        f"{key.removeprefix('algo.')}={format_value(value)}"
-        for key, value in settings.items()
-        if key.startswith("algo.") or not only_algo
-    ]
-    return " ".join([algorithm, *texts])
-
-
-def task_name(data: Any, labels: Any) -> str:
-    """Return the name of a task: data set and labels."""
-    return f"{data}, {labels} labels"
-
-
-def unique_names(runs: list[Run]) -> None:
-    """Put the parent folder before names that occur twice, then add a number if need be."""
-    for attempt in range(2):
-        names = [run.name for run in runs]
-        for index, run in enumerate(runs):
-            if names.count(run.name) > 1:
-                parent = run.path.resolve().parent.name
-                run.name = f"{run.name} ({index})" if attempt else f"{parent}/{run.name}"
+    missing = []
+    for cell in read_cells(folder):
+        path = folder / cell.name
+        if not os.path.isfile(path / "config.yaml"):
+            task = {"data": cell.data, "labels": cell.labels, "algorithm": cell.algorithm}
+            status = f"failed (exit {cell.exit})" if cell.exit else "missing"
+            config = saved_values({**cell.keys, **task})
+            summary = Summary(exit=cell.exit)
+            missing.append(Run(path, cell.name, config, status, summary, missing=True))
+    return missing

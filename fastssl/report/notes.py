@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fastssl.engine.progress import LAST
-from fastssl.report.cells import Cell, default_values
+from fastssl.report.cells import Cell, by_task, default_values
 from fastssl.report.compare import unlike_paper
 from fastssl.report.load import Found, Run
-from fastssl.report.run_metrics import best_line, class_accuracy, errors, median_error
+from fastssl.report.run_metrics import run_metrics
 
 LISTED = 12  # names in one note
 
@@ -33,8 +33,9 @@ def some(names: list[str]) -> str:
 
 def gap_notes(found: Found) -> list[str]:
     """Return notes on the cells of a sweep that have no run."""
-    failed = [f"{cell.name} (exit {cell.exit})" for cell in found.missing if cell.exit]
-    absent = [cell.name for cell in found.missing if not cell.exit]
+    codes = {run.name: run.summary.exit for run in found.missing}
+    failed = [f"{name} (exit {code})" for name, code in codes.items() if code]
+    absent = [name for name, code in codes.items() if not code]
     made = [f"failed before they began: {some(failed)}"] if failed else []
     return made + ([f"missing, not trained yet: {some(absent)}"] if absent else [])
 
@@ -46,12 +47,11 @@ def run_notes(run: Run) -> list[str]:
         made.append(f"failed with exit {run.summary.exit}: {run.summary.what}")
     elif not run.complete:
         made.append(f"{run.status} at step {run.steps:,}")
-    best = best_line(run)
     if not run.evals:
         made.append("not evaluated yet")
-    ours = {"best_error": best and best.error, "median_error": median_error(run)}
-    for key, value in ours.items():
-        written = getattr(run.summary, key)
+    ours = run_metrics(run)
+    for key in ("best_error", "median_error"):
+        written, value = getattr(run.summary, key), ours[key]
         known = run.complete and written is not None and value is not None
         if known and abs(written - value) > 1e-6:
             made.append(f"{key} is {written:.4f} in summary.json, {value:.4f} by its metrics")
@@ -70,7 +70,8 @@ def cell_notes(cell: Cell) -> list[str]:
     seeds = [run.config.get("seed") for run in cell.runs]
     if len(set(map(str, seeds))) < len(seeds):
         made.append(f"a seed occurs twice among its {len(seeds)} runs")
-    if any(len(errors(run)) < LAST for run in cell.used if run.complete):
+    counts = [row["evaluations"] for row in cell.metrics]
+    if any(run.complete and n < LAST for run, n in zip(cell.used, counts, strict=True)):
         made.append(f"fewer than {LAST} evaluations, so the median is over all there are")
     unlike = unlike_paper(cell, default_values(cell.data, cell.algorithm))
     if unlike:
@@ -87,14 +88,12 @@ def overall_notes(cells: list[Cell]) -> list[str]:
         made.append("one seed only: no spread is known, so differences may be chance")
     elif single:
         made.append(f"one seed only, no spread known: {some(single)}")
-    lengths = sorted({(c.task, str(run.config.get("steps"))) for c in cells for run in c.runs})
-    for task in dict.fromkeys(cell.task for cell in cells):
-        steps = [length for name, length in lengths if name == task]
+    for task, members in by_task(cells).items():
+        steps = sorted({str(run.config.get("steps")) for cell in members for run in cell.runs})
         if len(steps) > 1:
             made.append(f"{task}: runs of {', '.join(steps)} steps are side by side")
-    classes = [(cell.task, len(class_accuracy(cell.used[0]))) for cell in used]
-    few = [task for task, count in classes if count == 2]
-    many = [task for task, count in classes if count > 100]
+    few = [cell.task for cell in used if len(cell.class_means) == 2]
+    many = [cell.task for cell in used if len(cell.class_means) > 100]
     made += [f"two classes, so no top-5: {some(few)}"] if few else []
     made += [f"more than 100 classes, so no AUC: {some(many)}"] if many else []
     return made

@@ -7,10 +7,9 @@ missing, so that the rest of a report needs no checks of its own.
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, StrictInt
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field, StrictInt
 
 
 def number(value: Any) -> float | None:
@@ -28,11 +27,6 @@ def numbers(value: Any) -> list[float | None]:
     return [number(item) for item in value] if isinstance(value, list) else []
 
 
-def dict_or_empty(value: Any) -> dict[str, Any]:
-    """Return a dict as it is, and {} for anything else."""
-    return value if isinstance(value, dict) else {}
-
-
 def square_matrix(value: Any) -> list[list[float]] | None:
     """Return a matrix of numbers with as many rows as columns, and None for anything else."""
     if not isinstance(value, list):
@@ -44,7 +38,6 @@ def square_matrix(value: Any) -> list[list[float]] | None:
 
 Number = Annotated[float | None, BeforeValidator(number)]
 Numbers = Annotated[list[float | None], BeforeValidator(numbers)]
-Mapping = Annotated[dict[str, Any], BeforeValidator(dict_or_empty)]
 
 
 class MetricsLine(BaseModel):
@@ -63,7 +56,10 @@ class MetricsLine(BaseModel):
     auc: Number = None
     ece: Number = None
     class_accuracy: Numbers = []
-    tables: Mapping = {}  # of the algorithm, by class
+    # Tables of the algorithm, by class: thresholds, and how many unlabeled images have each class
+    # as their last confident pseudo-label.
+    thresholds: Numbers = Field([], validation_alias=AliasPath("tables", "thresholds"))
+    counts: Numbers = Field([], validation_alias=AliasPath("tables", "counts"))
     confusion: Annotated[list[list[Any]] | None, BeforeValidator(square_matrix)] = None
     # Of training:
     trusted: Number = None
@@ -78,16 +74,6 @@ class MetricsLine(BaseModel):
         """The top-1 accuracy of an evaluation, in percent."""
         return None if self.error is None else 100 - self.error
 
-    @cached_property
-    def thresholds(self) -> list[float | None]:
-        """The threshold of each class."""
-        return numbers(self.tables.get("thresholds"))
-
-    @cached_property
-    def counts(self) -> list[float | None]:
-        """How many unlabeled images have each class as their last confident pseudo-label."""
-        return numbers(self.tables.get("counts"))
-
 
 class Summary(BaseModel):
     """summary.json of a run."""
@@ -100,14 +86,3 @@ class Summary(BaseModel):
     seconds_per_step: Number = None
     images_per_s: Number = None
     data_wait: Number = None
-
-
-class SweepCell(BaseModel):
-    """A cell in sweep.json, the list that a sweep writes."""
-
-    name: Annotated[str, Field(strict=True)]
-    data: Any = None
-    labels: Any = None
-    algorithm: Any = None
-    keys: Mapping = {}  # what overrides the configuration
-    exit: Any = None

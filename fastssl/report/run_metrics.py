@@ -33,11 +33,6 @@ def stat(values: Iterable[float | None]) -> Stat | None:
     return Stat(statistics.fmean(found), std, len(found))
 
 
-def errors(run: Run) -> list[float]:
-    """Return the test error of every evaluation."""
-    return [line.error for line in run.evals if line.error is not None]
-
-
 def best_line(run: Run) -> MetricsLine | None:
     """Return the best evaluation: by validation error if there is one, else by test error."""
     best, lowest = None, math.inf
@@ -46,17 +41,6 @@ def best_line(run: Run) -> MetricsLine | None:
         if line.error is not None and choice is not None and choice < lowest:
             best, lowest = line, choice
     return best
-
-
-def median_error(run: Run) -> float | None:
-    """Return the median error of the last 20 evaluations."""
-    found = errors(run)
-    return statistics.median(found[-LAST:]) if found else None
-
-
-def last_error(run: Run) -> float | None:
-    """Return the error of the last evaluation."""
-    return next(reversed(errors(run)), None)
 
 
 def step_seconds(run: Run) -> float | None:
@@ -75,34 +59,21 @@ def step_seconds(run: Run) -> float | None:
     return statistics.median(found) if len(found) >= 3 else run.summary.seconds_per_step
 
 
-def first_reaching(run: Run, accuracy: float) -> MetricsLine | None:
-    """Return the first evaluation with at least this accuracy (percent)."""
-    for line in run.evals:
-        if line.accuracy is not None and line.accuracy >= accuracy:
-            return line
-    return None
-
-
-def class_accuracy(run: Run) -> list[float | None]:
-    """Return the accuracy of every class at the best evaluation."""
-    line = best_line(run)
-    return line.class_accuracy if line else []
-
-
 def run_metrics(run: Run) -> dict[str, Any]:
     """Return every metric of a run by its name in CSV and JSON."""
     line = best_line(run)
+    errors = [line.error for line in run.evals if line.error is not None]
     last = run.recent[-1] if run.recent else None
     ends = [found.seconds for found in (*run.evals[-1:], *run.recent[-1:])]
     rate, wait = run.summary.images_per_s, run.summary.data_wait
     return {
         "best_error": line and line.error,
         "best_step": line and line.step,
-        "median_error": median_error(run),
-        "last_error": last_error(run),
+        "median_error": statistics.median(errors[-LAST:]) if errors else None,
+        "last_error": errors[-1] if errors else None,
         **{name: line and getattr(line, name) for name in AT_BEST},
         "steps": run.steps,
-        "evaluations": len(errors(run)),
+        "evaluations": len(errors),
         "seconds": max((time for time in ends if time is not None), default=None),
         "seconds_per_step": run.summary.seconds_per_step,
         "step_seconds": step_seconds(run),

@@ -6,170 +6,164 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fastssl.report import published
-from fastssl.report.cells import Cell
-from fastssl.report.class_table import class_table
-from fastssl.report.compare import (
-    FIXMATCH,
-    Level,
-    differs,
-    levels,
-    published_result,
-    reached,
-    reduction,
-)
-from fastssl.report.load import Found, Run
-from fastssl.report.run_metrics import AT_BEST, Stat, run_metrics
-from fastssl.report.table import Entry, Table, make_table, mean_std
+from fastssl.report import compare, published
+from fastssl.report.cells import Cell, by_task, worst_and_best
+from fastssl.report.load import Run
+from fastssl.report.run_metrics import Stat, run_metrics, stat
+from fastssl.report.table import TEXTS, Entry, Table, make_table, mean_std
 from fastssl.tracking.console import clock
 
-
-def tasks(cells: list[Cell]) -> list[str]:
-    """Return the names of the tasks (data and labels) in order."""
-    return list(dict.fromkeys(cell.task for cell in cells))
+CLASSES = 30  # rows of the table; with more classes the worst and the best are shown
 
 
-def build(found: Found, cells: list[Cell]) -> list[Table]:
+def build(cells: list[Cell]) -> list[Table]:
     """Return every table that has a row."""
+    used = by_task([cell for cell in cells if cell.used])
     made = [
-        error_table(found, cells, "best_error"),
-        error_table(found, cells, "median_error"),
-        *[convergence_table(cells, task) for task in tasks(cells)],
+        error_table(cells, "best_error"),
+        error_table(cells, "median_error"),
+        *[convergence_table(members, task) for task, members in used.items()],
         reduction_table(cells),
-        quality_table(cells),
-        *[class_table(cells, task) for task in tasks(cells)],
-        speed_table(cells),
+        metrics_table(cells, "quality"),
+        *[class_table(members, task) for task, members in used.items()],
+        metrics_table(cells, "speed"),
         runs_table(cells),
-        machines_table(found.runs),
+        machines_table([run for cell in cells for run in cell.runs]),
     ]
     return [table for table in made if table.rows]
 
 
 def pivot(
-    names: Iterable[str], tasks: list[str], entry: Callable[[str, str], Entry]
+    names: Iterable[str], cells: list[Cell], entry: Callable[[Cell | None], Entry]
 ) -> list[list[Entry]]:
     """Return a row for each name, with an entry for each task."""
-    return [[Entry(name), *(entry(name, task) for task in tasks)] for name in dict.fromkeys(names)]
-
-
-def error_table(found: Found, cells: list[Cell], metric: str) -> Table:
-    """Return algorithms against tasks, with the published result below ours."""
-    columns = list(dict.fromkeys([*tasks(cells), *(gap.task for gap in found.missing)]))
     by_name = {(cell.name, cell.task): cell for cell in cells}
-    # A gap with a sibling is counted in the sibling's cell. Of several, a failure is shown.
-    gaps = sorted((gap for gap in found.missing if not gap.sibling), key=lambda gap: bool(gap.exit))
-    texts = {(gap.variant, gap.task): gap.text for gap in gaps}
+    return [
+        [Entry(name), *(entry(by_name.get((name, task))) for task in by_task(cells))]
+        for name in dict.fromkeys(names)
+    ]
 
-    def entry(name: str, task: str) -> Entry:
-        cell = by_name.get((name, task))
-        return compared(cell, metric) if cell else Entry(texts.get((name, task), ""))
 
-    names = [cell.name for cell in cells] + [gap.variant for gap in gaps]
-    return make_table(metric, ["algorithm", *columns], pivot(names, columns, entry))
+def error_table(cells: list[Cell], metric: str) -> Table:
+    """Return algorithms against tasks, with the published result below ours."""
+    rows = pivot(
+        [cell.name for cell in cells],
+        cells,
+        lambda cell: compared(cell, metric) if cell else Entry(""),
+    )
+    return make_table(metric, ["algorithm", *by_task(cells)], rows)
 
 
 def compared(cell: Cell, metric: str, digits: int = 2) -> Entry:
     """Return a metric of a cell with the published one below it."""
-    ours = cell.stat(metric)
+    ours, members = cell.stat(metric), [*cell.runs, *cell.missing]
     if ours is None:
-        return Entry("failed" if any(run.status == "failed" for run in cell.runs) else "none yet")
-    text, wanted = mean_std(ours, digits), len(cell.runs) + cell.absent
-    if ours.n < wanted:
-        text += f" ({ours.n} of {wanted})"
+        failed = [run.status for run in members if run.status.startswith("failed")]
+        return Entry(failed[0] if failed else "none yet" if cell.runs else "missing")
+    text = mean_std(ours, digits)
+    if ours.n < len(members):
+        text += f" ({ours.n} of {len(members)})"
     complete = any(run.complete for run in cell.runs)
     text += "" if complete else " unfinished"
-    paper = published_result(cell, metric)
+    paper = compare.published_result(cell, metric)
     if paper is None:
         return Entry(text)
     theirs = mean_std(Stat(paper.mean, paper.std, 3), digits)
-    return Entry(text, f"paper {theirs}", differs(ours, paper, metric) if complete else "")
+    return Entry(text, f"paper {theirs}", compare.differs(ours, paper, metric) if complete else "")
 
 
 def convergence_table(cells: list[Cell], task: str) -> Table:
     """Return steps and time to given accuracies, FixMatch's final one among them."""
-    members = [cell for cell in cells if cell.task == task and cell.used]
-    goals = levels(members)
+    goals = compare.levels(cells)
     columns = ["algorithm"]
     for goal in goals:
         columns += [goal.text, "of FixMatch's steps"] if goal.steps else [goal.text]
     rows = [
         [Entry(cell.name), *(entry for goal in goals for entry in convergence_entries(goal, cell))]
-        for cell in members
+        for cell in cells
         if goals
     ]
     return make_table("convergence", columns, rows, task)
 
 
-def convergence_entries(level: Level, cell: Cell) -> list[Entry]:
+def convergence_entries(level: compare.Level, cell: Cell) -> list[Entry]:
     """Return the steps and time of a cell to a level, and the share of FixMatch's steps."""
-    hit = reached(cell, level.accuracy)
-    if hit is None:
+    steps, time = compare.reached(cell, level.accuracy)
+    if steps is None:
         return [Entry("not reached"), Entry("-")] if level.steps else [Entry("not reached")]
-    count = "" if hit.n == len(cell.used) else f" ({hit.n} of {len(cell.used)})"
-    time = "" if hit.seconds is None else clock(hit.seconds)
-    steps = Entry(f"{hit.steps:,.0f}{count}", time)
+    count = "" if steps.n == len(cell.used) else f" ({steps.n} of {len(cell.used)})"
+    entry = Entry(f"{steps.mean:,.0f}{count}", clock(time.mean) if time else "")
     if not level.steps:
-        return [steps]
+        return [entry]
     claim = None
     if not cell.settings:
         claim = published.claim("to_fixmatch", cell.algorithm, cell.data, cell.labels)
     paper = f"paper {claim:,.0f} steps" if claim else ""
-    return [steps, Entry(f"{100 * hit.steps / level.steps:.0f} %", paper)]
+    return [entry, Entry(f"{100 * steps.mean / level.steps:.0f} %", paper)]
 
 
 def reduction_table(cells: list[Cell]) -> Table:
     """Return by how much the error of each algorithm is below FixMatch's."""
-    by_name = {(cell.name, cell.task): cell for cell in cells}
+    bases = {cell.task: cell for cell in cells if cell.name == compare.FIXMATCH}
+    cells = [cell for cell in cells if cell.task in bases]
 
-    def entry(name: str, task: str) -> Entry:
-        cell = by_name.get((name, task))
-        value = reduction(cell, by_name.get((FIXMATCH, task)))
+    def entry(cell: Cell | None) -> Entry:
+        value = compare.reduction(cell, bases.get(cell.task)) if cell else None
         if cell is None or value is None:
             return Entry("")
-        claim = published.claim("relative_reduction", name, cell.data, cell.labels)
+        claim = published.claim("relative_reduction", cell.name, cell.data, cell.labels)
         return Entry(f"{value:.1f}", f"paper {claim:.2f}" if claim else "")
 
-    names = [cell.name for cell in cells if cell.name != FIXMATCH]
-    rows = pivot(names, tasks(cells), entry)
+    rows = pivot([cell.name for cell in cells if cell.name != compare.FIXMATCH], cells, entry)
     shown = [row for row in rows if any(entry.text for entry in row[1:])]
-    return make_table("reduction", ["algorithm", *tasks(cells)], shown)
+    return make_table("reduction", ["algorithm", *by_task(cells)], shown)
 
 
-def cell_rows(cells: list[Cell], entries: Callable[[Cell], list[Entry]]) -> list[list[Entry]]:
-    """Return a row for each cell with results: task, algorithm and the entries."""
-    return [[Entry(cell.task), Entry(cell.name), *entries(cell)] for cell in cells if cell.metrics]
+def metrics_table(cells: list[Cell], name: str) -> Table:
+    """Return the metrics of each cell that texts.yaml lists as columns of the table."""
+    columns = TEXTS["tables"][name]["columns"]
 
-
-def quality_table(cells: list[Cell]) -> Table:
-    """Return precision, recall, F1, AUC, top-5 error and calibration at the best evaluation."""
-    heads = ["top-5 error, %", "precision", "recall", "F1", "AUC", "calibration error"]
-
-    def entry(cell: Cell, metric: str) -> Entry:
-        digits = 2 if metric == "top5_error" else 4
+    def entry(cell: Cell, metric: str, digits: int = 2, scale: float = 1) -> Entry:
         value = cell.stat(metric)
-        if value is None or metric == "ece":  # no paper gives a calibration error
-            return Entry(mean_std(value, digits))
-        return compared(cell, metric, digits)
+        if value and metric in published.paper():
+            return compared(cell, metric, digits)
+        if value and metric == "seconds":
+            return Entry(clock(value.mean))
+        return Entry(mean_std(value, digits, scale))
 
-    rows = cell_rows(cells, lambda cell: [entry(cell, metric) for metric in AT_BEST])
-    return make_table("quality", ["task", "algorithm", *heads], rows)
+    rows = [
+        [Entry(cell.task), Entry(cell.name), *(entry(cell, **how) for how in columns.values())]
+        for cell in cells
+        if cell.metrics
+    ]
+    return make_table(name, ["task", "algorithm", *columns], rows)
 
 
-def speed_table(cells: list[Cell]) -> Table:
-    """Return the speed of the runs of each cell."""
+def class_table(cells: list[Cell], task: str) -> Table:
+    """Return the accuracy of every class, or of the worst and best if there are many."""
+    count = max(len(cell.class_means) for cell in cells)
+    names = cells[0].class_names(count)
+    table = make_table("classes", ["class", *(cell.name for cell in cells)], [], task)
+    if count > CLASSES:
+        half = CLASSES // 2
+        table.note += f" {count:,} classes: the {half} worst and the {half} best are shown."
+    for c in worst_and_best([average_accuracy(cells, c) for c in range(count)], CLASSES):
+        row = [Entry(names[c])]
+        for cell in cells:
+            values = cell.class_means
+            known = published.class_accuracy(cell.algorithm, cell.data, cell.labels)
+            paper = f"paper {100 * known[c]:.1f}" if known and not cell.unusual else ""
+            row.append(Entry(mean_std(values[c], 1, 100) if c < len(values) else "-", paper))
+        table.rows.append(row)
+    return table
 
-    def entries(cell: Cell) -> list[Entry]:
-        time = cell.stat("seconds")
-        texts = [
-            mean_std(cell.stat("step_seconds"), 4),
-            mean_std(cell.stat("images_per_s"), 0),
-            mean_std(cell.stat("data_wait"), 2, 100),
-            clock(time.mean) if time else "-",
-        ]
-        return [Entry(text) for text in texts]
 
-    heads = ["task", "algorithm", "seconds a step", "images/s", "waiting, %", "whole run"]
-    return make_table("speed", heads, cell_rows(cells, entries))
+def average_accuracy(cells: list[Cell], c: int) -> float:
+    """Return the mean accuracy of a class over all cells."""
+    # class_means[c:c+1] is empty where a run has fewer classes.
+    means = [mean for cell in cells for mean in cell.class_means[c : c + 1] if mean]
+    found = stat(mean.mean for mean in means)
+    return found.mean if found else 0.0
 
 
 def runs_table(cells: list[Cell]) -> Table:
@@ -197,15 +191,11 @@ def runs_table(cells: list[Cell]) -> Table:
 def machines_table(runs: list[Run]) -> Table:
     """Return the environments that runs recorded, with the number of runs in each."""
 
-    def text(value: Any) -> str:
-        return str(value)[:80] if isinstance(value, str | int) else ""
-
     def machine(found: dict[str, Any]) -> tuple[str, ...]:
         versions = found.get("versions")
         torch = versions.get("torch") if isinstance(versions, dict) else None
-        return tuple(
-            map(text, (found.get("processor"), found.get("cores"), torch, found.get("commit")))
-        )
+        values = (found.get("processor"), found.get("cores"), torch, found.get("commit"))
+        return tuple(str(value)[:80] if isinstance(value, str | int) else "" for value in values)
 
     counts = Counter(machine(run.environment) for run in runs)
     rows = [

@@ -1,10 +1,12 @@
-"""The state of a cell on disk: its summary, whether it is trained, and whether it is running."""
+"""The state of cells on disk: a sweep's list, and whether a cell is trained or being trained."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, OnErrorOmit, StrictInt, StrictStr, TypeAdapter
 
 from fastssl.config.resolve import flatten, saved_values
 from fastssl.errors import DataError
@@ -14,6 +16,17 @@ from pipelines import files
 
 SWEEP_FILE = "sweep.json"  # the cells of a sweep and their exit codes; `fastssl report` reads it
 COMPLETE = ("finished", "out of time")  # the `status` of a run that needs no more training
+
+
+class SweepCell(BaseModel):
+    """A cell in sweep.json."""
+
+    name: StrictStr
+    data: Any = None
+    labels: Any = None
+    algorithm: Any = None
+    keys: dict[str, Any] = {}  # what overrides the configuration
+    exit: StrictInt | None = None  # None if it has not ended yet
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -28,6 +41,13 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return summary.json of a run, or {} if there is none that can be read."""
     return read_json(folder / "summary.json")
+
+
+def read_cells(folder: Path) -> list[SweepCell]:
+    """Return the cells in the list of a sweep, without damaged ones."""
+    rows = read_json(folder / SWEEP_FILE).get("cells")
+    adapter = TypeAdapter(list[OnErrorOmit[SweepCell]])
+    return adapter.validate_python(rows if isinstance(rows, list) else [])
 
 
 def is_done(folder: Path, cell: Cell) -> bool:

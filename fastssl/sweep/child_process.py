@@ -15,23 +15,13 @@ from fastssl.sweep.grid import Cell
 PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 
 
-def train_command(cell: Cell, path: Path, jobs: int) -> list[str]:
-    """Return the command line that starts or resumes the training of a cell."""
-    return [*base_command(cell, jobs), "--out", str(path), "--resume"]
-
-
-def dry_run_command(cell: Cell, jobs: int) -> list[str]:
-    """Return the command line that measures a few steps of a cell and prints JSON."""
-    return [*base_command(cell, jobs), "--dry-run", "--json"]
-
-
-def base_command(cell: Cell, jobs: int) -> list[str]:
+def train_command(cell: Cell, jobs: int, *options: str) -> list[str]:
     """Return `train CONFIG key=value …`, with a share of the cores if several cells train."""
     line = [sys.executable, "-m", "fastssl", "train", cell.config, *cell.overrides()]
     if jobs > 1 and "threads" not in cell.keys:
         cores = len(os.sched_getaffinity(0))
         line.append(f"threads={max(1, cores // jobs)}")  # does not change a run's numbers
-    return line
+    return [*line, *options]
 
 
 def die_with_parent() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fastssl.errors import DataError
 from fastssl.sweep.cell_state import is_done, read_summary
-from fastssl.sweep.child_process import dry_run_command
+from fastssl.sweep.child_process import train_command
 from fastssl.sweep.grid import Cell
 from fastssl.tracking.console import clock
 from fastssl.tracking.tables import show
@@ -77,7 +77,8 @@ def step_times(cells: list[Cell], folder: Path, jobs: int) -> dict[Kind, float |
 
 def measure_step(cell: Cell, jobs: int) -> float | str:
     """Measure the seconds of a step in a new process; return the reason if that fails."""
-    ended = subprocess.run(dry_run_command(cell, jobs), capture_output=True, text=True)
+    command = train_command(cell, jobs, "--dry-run", "--json")
+    ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode == 0:
         return float(json.loads(ended.stdout)["seconds_per_step"])
     if ended.returncode == DataError.exit_code:

@@ -19,16 +19,40 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastssl.config.messages import nearest
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from fastssl.config.messages import describe, nearest
 from fastssl.config.resolve import FOLDER, ResolvedConfig, find, load, read_yaml
 from fastssl.errors import ConfigError
 
-KEYS = ("name", "config", "set", "grid", "exclude", "cells")
 FIRST = ("config", "data", "labels", "algorithm")  # the order of a cell's name; the seed is last
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list as it is, and anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+Keys = Annotated[dict[str, Any], BeforeValidator(lambda value: value or {})]
+ListOfKeys = Annotated[list[Keys], BeforeValidator(as_list)]
+
+
+class SweepFile(BaseModel):
+    """The content of a sweep's YAML file."""
+
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+    name: str | None = None
+    config: str | None = None
+    set: Keys = {}
+    grid: ListOfKeys = []
+    exclude: ListOfKeys = []
+    cells: dict[str, Keys] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,52 +84,39 @@ def find_sweep(name: str) -> Path:
 
 def read(path: Path) -> tuple[str, list[Cell]]:
     """Return the name of a sweep and its cells; one error lists the mistakes of all cells."""
-    content = read_yaml(path)
-    unknown = [f"unknown key {key}{nearest(key, list(KEYS))}" for key in content if key not in KEYS]
-    if unknown:
-        raise ConfigError(f"{path.name}: {'; '.join(unknown)}", f"use only: {', '.join(KEYS)}")
-    wanted = [item for item in expand(content, path) if not excluded(item[1], content, path)]
+    try:
+        content = SweepFile.model_validate(read_yaml(path))
+    except ValidationError as error:
+        keys = list(SweepFile.model_fields)
+        problems = "; ".join(problem.what for problem in describe(error, keys))
+        fix = f"correct the file; its keys are: {', '.join(keys)}"
+        raise ConfigError(f"{path.name}: {problems}", fix) from error
+    wanted = [item for item in expand(content) if not excluded(item[1], content.exclude)]
     if not wanted:
         raise ConfigError(f"{path.name} holds no cell", "add a grid or cells to it")
-    twice = sorted({n for n, _ in wanted if [name for name, _ in wanted].count(n) > 1})
-    if twice:
-        raise ConfigError(
-            f"{path.name} has two cells named {twice[0]!r}", "let their keys or names differ"
-        )
-    return str(content.get("name", path.stem)), check(wanted, content, path)
+    name, count = Counter(name for name, _ in wanted).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(f"{path.name} has two cells named {name!r}", "let their keys differ")
+    return content.name or path.stem, check(wanted, content.config, path)
 
 
-def expand(content: dict[str, Any], path: Path) -> list[tuple[str, dict[str, Any]]]:
+def expand(content: SweepFile) -> list[tuple[str, dict[str, Any]]]:
     """Multiply out every grid; return (name, keys) pairs in the order of the file."""
-    common = mapping(content.get("set"), "set", path)
-    grids = content.get("grid") or []
     found = []
-    for grid in grids if isinstance(grids, list) else [grids]:
-        for keys in product(mapping(grid, "grid", path)):
-            found.append((cell_name(keys), {**common, **keys}))
-    for name, given in mapping(content.get("cells"), "cells", path).items():
-        listed = mapping(given, f"cells.{name}", path)
-        several = [key for key, value in listed.items() if isinstance(value, list)]
-        for keys in product(listed):
-            parts = [str(name), cell_name({key: keys[key] for key in several})]
-            found.append(("-".join(part for part in parts if part), {**common, **keys}))
+    for grid in content.grid:
+        for keys in product(grid):
+            found.append((cell_name(keys), {**content.set, **keys}))
+    for name, given in content.cells.items():
+        several = [key for key, value in given.items() if isinstance(value, list)]
+        for keys in product(given):
+            parts = [name, cell_name({key: keys[key] for key in several})]
+            found.append(("-".join(part for part in parts if part), {**content.set, **keys}))
     return [(safe(name), keys) for name, keys in found]
-
-
-def mapping(value: Any, what: str, path: Path) -> dict[str, Any]:
-    """Return a section that must be a mapping, or {} if it is absent."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ConfigError(
-            f"{path.name}: {what} does not hold `key: value` lines", "correct the file"
-        )
-    return value
 
 
 def product(grid: dict[str, Any]) -> list[dict[str, Any]]:
     """Return every combination of the listed values; a single value counts as a list of one."""
-    axes = [value if isinstance(value, list) else [value] for value in grid.values()]
+    axes = map(as_list, grid.values())
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*axes)]
 
 
@@ -130,24 +141,22 @@ def safe(name: str) -> str:
     return re.sub(r"[^\w.=+-]", "_", name).lstrip(".") or "cell"
 
 
-def excluded(keys: dict[str, Any], content: dict[str, Any], path: Path) -> bool:
+def excluded(keys: dict[str, Any], rules: list[dict[str, Any]]) -> bool:
     """Return True if a rule under `exclude` matches a combination of keys."""
-    rules = content.get("exclude") or []
-    for rule in rules if isinstance(rules, list) else [rules]:
-        wanted = mapping(rule, "exclude", path)
-        lists = {k: v if isinstance(v, list) else [v] for k, v in wanted.items()}
-        if lists and all(key in keys and keys[key] in values for key, values in lists.items()):
-            return True
-    return False
+    return any(
+        all(key in keys and keys[key] in as_list(values) for key, values in rule.items())
+        for rule in rules
+        if rule
+    )
 
 
-def check(wanted: list[tuple[str, dict[str, Any]]], content: Any, path: Path) -> list[Cell]:
+def check(wanted: list[tuple[str, dict[str, Any]]], base: str | None, path: Path) -> list[Cell]:
     """Resolve the configuration of every cell; raise one error that lists all problems."""
     cells: list[Cell] = []
     problems: dict[str, str] = {}
     for name, given in wanted:
         keys = dict(given)
-        config = keys.pop("config", content.get("config", keys.get("data")))
+        config = keys.pop("config", base or keys.get("data"))
         try:
             if config is None:
                 raise ConfigError("no configuration is named", "add `config: NAME` to the sweep")

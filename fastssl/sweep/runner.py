@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from fastssl.errors import ConfigError, cannot_write
-from fastssl.sweep import grid
-from fastssl.sweep.cell_state import SWEEP_FILE, is_done, is_locked, read_json, read_summary
+from fastssl.errors import RESUME, ConfigError, cannot_write, writing
+from fastssl.sweep import cell_state, grid
+from fastssl.sweep.cell_state import SWEEP_FILE, SweepCell, is_locked
 from fastssl.sweep.child_process import die_with_parent, environment, last_lines, train_command
 from fastssl.sweep.estimate import print_estimate
 from fastssl.sweep.grid import Cell
@@ -55,7 +55,8 @@ def run(
         print_estimate(name, chosen, folder, jobs)
         return 0
     with claimed(folder):
-        return Sweep(name, cells, folder, jobs).run(chosen)
+        earlier = {cell.name: cell.exit for cell in cell_state.read_cells(folder)}
+        return Sweep(name, cells, folder, jobs, earlier).run(chosen)
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -68,7 +69,10 @@ def claimed(folder: Path) -> Iterator[None]:
     """Hold the lock of a sweep's folder; refuse a folder that is in use or not a sweep's."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        others = [entry.name for entry in folder.iterdir() if entry.name != LOCK]
+        others = any(entry.name != LOCK for entry in folder.iterdir())
+        # Looked at before the lock, which would leave a file in a folder that is not ours.
+        if others and not (folder / SWEEP_FILE).is_file():
+            raise ConfigError(f"{folder} holds files, but no sweep", "take another --out")
         lock = Lock(folder / LOCK)
     except BlockingIOError as error:
         raise ConfigError(
@@ -77,8 +81,6 @@ def claimed(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise cannot_write(folder, error) from error
     try:
-        if others and not (folder / SWEEP_FILE).is_file():
-            raise ConfigError(f"{folder} holds files, but no sweep", "take another --out")
         yield
     finally:
         lock.release()
@@ -89,27 +91,26 @@ class Job:
     """A cell that is being trained."""
 
     cell: Cell
-    slot: int
     process: subprocess.Popen[bytes]
     began: float
 
 
+@dataclass(slots=True)
 class Sweep:
     """The cells, their exit codes, and the processes that are running."""
 
-    def __init__(self, name: str, cells: list[Cell], folder: Path, jobs: int) -> None:
-        self.name = name
-        self.cells = cells
-        self.folder = folder
-        self.jobs = jobs
-        self.earlier = earlier_exit_codes(folder)
-        self.exit_codes: dict[str, int] = {}  # of the cells that ended in this sweep
-        self.running: list[Job] = []
-        self.stop_signal = 0  # the number of the signal that asked to stop
+    name: str
+    cells: list[Cell]
+    folder: Path
+    jobs: int
+    exit_codes: dict[str, int | None]  # of earlier sweeps in this folder, and of this one
+    failed: dict[str, int] = field(default_factory=dict)  # cells that failed this time
+    running: dict[int, Job] = field(default_factory=dict)  # by slot, of which there are `jobs`
+    stop_signal: int = 0  # the number of the signal that asked to stop
 
     def run(self, chosen: list[Cell]) -> int:
         """Train the cells that are not done, `jobs` at a time; return the exit code."""
-        waiting = [cell for cell in chosen if not is_done(self.folder / cell.name, cell)]
+        waiting = [cell for cell in chosen if not cell_state.is_done(self.folder / cell.name, cell)]
         total, skipped = len(waiting), len(chosen) - len(waiting)
         log(f"sweep {self.name}: {len(chosen)} cells, {skipped} done, output in {self.folder}")
         self.write_sweep_file()
@@ -118,9 +119,10 @@ class Sweep:
                 while waiting and not self.stop_signal and len(self.running) < self.jobs:
                     self.start(waiting.pop(0), f"[{total - len(waiting)}/{total}]")
                 time.sleep(POLL)
-                for job in [job for job in self.running if job.process.poll() is not None]:
-                    self.running.remove(job)
-                    self.end(job)
+                for slot, job in list(self.running.items()):
+                    if job.process.poll() is not None:
+                        del self.running[slot]
+                        self.end(job)
         return self.finish(chosen)
 
     @contextmanager
@@ -129,7 +131,7 @@ class Sweep:
 
         def pass_on(number: int, frame: Any) -> None:
             self.stop_signal = number
-            for job in self.running:
+            for job in self.running.values():
                 job.process.send_signal(number)
 
         old: dict[int, Any] = {}
@@ -147,12 +149,12 @@ class Sweep:
         self.wait_for_orphan(path)
         if self.stop_signal:
             return
-        slot = min(set(range(self.jobs)) - {job.slot for job in self.running})
+        slot = min(set(range(self.jobs)) - self.running.keys())
         text = self.log_file(cell.name)
         text.parent.mkdir(exist_ok=True)
         with open(text, "ab") as file:
             process = subprocess.Popen(
-                train_command(cell, path, self.jobs),
+                train_command(cell, self.jobs, "--out", str(path), "--resume"),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -162,7 +164,7 @@ class Sweep:
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
-        self.running.append(Job(cell, slot, process, time.monotonic()))
+        self.running[slot] = Job(cell, process, time.monotonic())
         log(f"{count} {cell.name}: begins, log in {text}")
         if self.stop_signal:  # it arrived before the job was in the list
             process.send_signal(self.stop_signal)
@@ -185,25 +187,25 @@ class Sweep:
         self.exit_codes[name] = code
         self.write_sweep_file()
         if code == 0:
-            error = read_summary(self.folder / name).get("best_error")
+            error = cell_state.read_summary(self.folder / name).get("best_error")
             tail = f", best error {error:.2f} %" if isinstance(error, float) else ""
             log(f"{name}: done in {spent}{tail}")
             return
+        self.failed[name] = code
         log(f"{name}: FAILED with exit {code} after {spent}")
         for line in last_lines(self.log_file(name), 2):
             log(f"    {line}")
 
     def finish(self, chosen: list[Cell]) -> int:
         """Print what failed and the next command; return the exit code."""
-        failed = {name: code for name, code in self.exit_codes.items() if code}
-        for name, code in failed.items():
+        for name, code in self.failed.items():
             log(f"failed: {name} (exit {code}), log in {self.log_file(name)}")
         if self.stop_signal:
             log("interrupted and saved; type the same command to continue")
             return 128 + self.stop_signal
-        log(f"{len(chosen) - len(failed)} of {len(chosen)} cells are done")
+        log(f"{len(chosen) - len(self.failed)} of {len(chosen)} cells are done")
         log(f"next: fastssl report {self.folder} --out {self.folder / 'report.html'}")
-        return next(iter(failed.values()), 0)
+        return next(iter(self.failed.values()), 0)
 
     def log_file(self, name: str) -> Path:
         """Return the file that holds the output of a cell's process."""
@@ -211,26 +213,15 @@ class Sweep:
 
     def write_sweep_file(self) -> None:
         """Write the list of cells, so that a report knows which are missing and which failed."""
-        rows = []
+        cells = []
         for cell in self.cells:
             config = cell.resolved.config
             task = {"data": config.data, "labels": config.labels, "algorithm": config.algorithm}
-            code = self.exit_codes.get(cell.name, self.earlier.get(cell.name))
-            ending = {} if code is None else {"exit": code}
-            rows.append({"name": cell.name, **task, "keys": cell.keys, **ending})
-        try:
-            write_json(self.folder / SWEEP_FILE, {"name": self.name, "cells": rows})
-        except OSError as error:
-            raise cannot_write(self.folder / SWEEP_FILE, error) from error
-
-
-def earlier_exit_codes(folder: Path) -> dict[str, int]:
-    """Return the exit codes of the cells that an earlier sweep in this folder has trained."""
-    try:
-        rows = read_json(folder / SWEEP_FILE)["cells"]
-        return {str(row["name"]): int(row["exit"]) for row in rows if "exit" in row}
-    except (ValueError, TypeError, KeyError):
-        return {}  # there is none, or it is damaged and will be written anew
+            code = self.exit_codes.get(cell.name)
+            row = SweepCell(name=cell.name, **task, keys=cell.keys, exit=code)
+            cells.append(row.model_dump(exclude_none=True))
+        with writing(self.folder / SWEEP_FILE, RESUME):
+            write_json(self.folder / SWEEP_FILE, {"name": self.name, "cells": cells})
 
 
 def log(line: str) -> None:

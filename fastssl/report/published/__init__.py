@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 FOLDER = Path(__file__).parent
-METRICS = ("best_error", "median_error", "top5_error", "precision", "recall", "f1", "auc")
 
 
 @dataclass(frozen=True, slots=True)

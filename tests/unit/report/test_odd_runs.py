@@ -114,7 +114,7 @@ def test_a_note_on_many_runs_is_written_once(tmp_path):
 def test_a_lone_run_folder_is_a_report_too(tmp_path):
     write_run(tmp_path / "mine")
     written = report.write([tmp_path / "mine"], tmp_path / "r.html")
-    assert "1 run in 1 cells" in written
+    assert "1 run in 1 cell, " in written
     with pytest.raises(DataError, match="does not exist"):
         report.write([tmp_path / "nothing"], tmp_path / "r.html")
     (tmp_path / "empty").mkdir()

@@ -8,6 +8,7 @@ import pytest
 
 from fastssl import report
 from fastssl.report import cells, compare, curves, load, run_metrics
+from fastssl.report.content import build
 from fastssl.report.page import text_columns
 from fastssl.report.published import PublishedResult
 from fastssl.report.table import Entry, Table
@@ -152,9 +153,7 @@ def test_a_report_lists_what_the_runs_ran_on(tmp_path):
             path = tmp_path / str(seed) / "environment.json"
             path.write_text(json.dumps({**machine, "commit": commit}))
     (table,) = (
-        table
-        for table in report.make([tmp_path], tmp_path / "r.html").tables
-        if table.id == "machines"
+        table for table in build([tmp_path], tmp_path / "r.html").tables if table.id == "machines"
     )
     rows = [[entry.text for entry in row] for row in table.rows]
     assert rows == [["A <chip>", "2", "2.9", "abc", "2"], ["A <chip>", "2", "2.9", "def+", "1"]]
@@ -188,7 +187,7 @@ def test_ablation_bars_hold_the_default_and_its_variants(tmp_path):
     for value in (0.9, 0.95, 0.99):
         write_run(tmp_path / str(value), {"algo.threshold": value})
     write_run(tmp_path / "other", {"algo.mapping": "linear"})
-    content = report.make([tmp_path], tmp_path / "r.html")
+    content = build([tmp_path], tmp_path / "r.html")
     plot = next(plot for plot in content.plots if plot.id == "ablations")
     names = {choice["name"]: [bar["name"] for bar in choice["bars"]] for choice in plot.choices}
     assert names == {
@@ -202,7 +201,7 @@ def test_a_confusion_matrix_is_shown_where_it_is_whole(tmp_path):
     write_run(tmp_path / "b", {"seed": 1}, confusion=True)
     path = tmp_path / "b" / "metrics.jsonl"
     path.write_text(path.read_text().replace("[[90, 2,", "[[90,"))
-    plots_ = report.make([tmp_path], tmp_path / "r.html").plots
+    plots_ = build([tmp_path], tmp_path / "r.html").plots
     (choice,) = next(plot for plot in plots_ if plot.id == "confusion").choices
     assert choice["runs"] == [["a", "a/"]]
     assert choice["table"][3][3] == 90
@@ -221,9 +220,9 @@ def test_missing_seeds_and_variants_are_shown_in_the_tables(tmp_path):
                 write_run(tmp_path / name, keys)
     book[-1]["exit"] = 5
     (tmp_path / "sweep.json").write_text(json.dumps({"cells": book}))
-    tables = report.make([tmp_path], tmp_path / "r.html").tables
+    tables = build([tmp_path], tmp_path / "r.html").tables
     rows = {row[0].text: row[1].text for row in tables[0].rows}
-    assert list(rows) == ["flexmatch", "flexmatch mapping=linear", "flexmatch mapping=concave"]
+    assert list(rows) == ["flexmatch", "flexmatch mapping=concave", "flexmatch mapping=linear"]
     assert "of" not in rows["flexmatch"]
     assert rows["flexmatch mapping=linear"].endswith("(2 of 3)")
     assert rows["flexmatch mapping=concave"] == "failed (exit 5)"
@@ -232,7 +231,7 @@ def test_missing_seeds_and_variants_are_shown_in_the_tables(tmp_path):
 def test_a_result_of_unfinished_runs_is_marked_as_unfinished(tmp_path):
     keys = {"labels": 40, "algorithm": "flexmatch"}
     write_run(tmp_path / "a", keys, config="cifar10", status="failed", until=0.5)
-    entry = report.make([tmp_path], tmp_path / "r.html").tables[0].rows[0][1]
+    entry = build([tmp_path], tmp_path / "r.html").tables[0].rows[0][1]
     assert entry.text.endswith(" unfinished")
     assert (entry.below, entry.mark) == ("paper 4.97 ± 0.06", "")
 
@@ -258,7 +257,7 @@ def test_curves_are_means_over_the_runs_that_got_so_far(tmp_path):
     write_run(tmp_path / "a", {"seed": 0}, evals=10)
     write_run(tmp_path / "b", {"seed": 1}, evals=10)
     cell = cells.group(load.read_all([tmp_path]).runs)[0]
-    series = curves.curve(cell, lambda run: run.evals, lambda line: line.error)
+    series = curves.curve(cell, "evals", "error")
     both = [[line.error for line in run.evals] for run in cell.runs]
     mean = [sum(pair) / 2 for pair in zip(*both, strict=True)]
     assert series["y"] == pytest.approx(mean, rel=1e-4)

@@ -50,7 +50,7 @@ def test_irregular_tables_have_several_grids_excluded_and_named_cells(tmp_path):
     [
         ("confg: digits\n", "unknown key confg (did you mean config?)"),
         ("config: digits\n", "holds no cell"),
-        ("config: digits\ngrid: [3]\n", "grid does not hold"),
+        ("config: digits\ngrid: [3]\n", "grid is 3; expected: a valid dictionary"),
         ("grid: {seed: 0}\n", "no configuration is named"),
         ("config: digits\ngrid: {seed: [0, 0]}\n", "two cells named 's0'"),
         ("config: digits\ngrid: {labels: [40, 41], steps: [1, 0]}\n", "does not divide"),
