@@ -58,12 +58,12 @@ def _place(source: str, out: Path | None) -> Path:
 
 
 def _summary(store: Store, seconds: float) -> str:
-    size = sum(entry["size"] for entry in store.manifest["files"].values())
+    size = sum(entry.size for entry in store.manifest.files.values())
     splits = ", ".join(
         f"{info.count:,} {name} images of {info.width} x {info.height} ({info.encoding})"
         for name, info in store.splits.items()
     )
-    skipped = len(store.manifest["skipped"])
+    skipped = len(store.manifest.skipped)
     left_out = f"; {skipped:,} files left out, see dataset.json" if skipped else ""
     forms = " and ".join(store.formats)
     return f"{splits}; {forms}, {size / 1e6:,.1f} MB in {seconds:.1f} s{left_out}"

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,19 +36,8 @@ def sync(path: Path) -> None:
 
 def write_atomic(path: Path, data: bytes | memoryview) -> None:
     """Write a file that is complete or absent, even after a power failure."""
-    new = _temporary(path)
-    try:
-        with open(new, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except OSError:
-        with suppress(OSError):  # half a file would only fill the disk further
-            new.unlink(missing_ok=True)
-        raise
-    # The rename itself is durable only once the directory is synced.
-    sync(path.parent)
+    with _replacing(path) as new:
+        new.write_bytes(data)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -64,25 +53,35 @@ def open_atomic(path: Path) -> Iterator[IO[str]]:
     """
     direct = path.exists() and not path.is_file()
     target = path.resolve()  # a symbolic link stays a link
-    new = path if direct else _temporary(target)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(new, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        with (
+            nullcontext(path) if direct else _replacing(target) as new,
+            open(new, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+        ):
             yield file
-            file.flush()
-            if not direct:
-                os.fsync(file.fileno())
-        if not direct:
-            os.replace(new, target)
-            sync(target.parent)
-    except BaseException as error:
-        if not direct:
-            with suppress(OSError):
-                new.unlink(missing_ok=True)
-        ours = isinstance(error, OSError) and error.filename in (None, str(new))
-        if isinstance(error, OSError) and ours and not isinstance(error, BrokenPipeError):
-            raise system_error(OSError(error.errno, error.strerror), path) from error
+    except BrokenPipeError:
         raise
+    except OSError as error:
+        if error.filename not in (None, str(path), str(_temporary(target))):
+            raise  # of the caller's own files
+        raise system_error(OSError(error.errno, error.strerror), path) from error
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; what is written there replaces `path`, or is removed on an error."""
+    new = _temporary(path)
+    try:
+        yield new
+        sync(new)
+        os.replace(new, path)
+    except BaseException:
+        with suppress(OSError):  # half a file would only fill the disk further
+            new.unlink(missing_ok=True)
+        raise
+    # The rename itself is durable only once the directory is synced.
+    sync(path.parent)
 
 
 def _temporary(path: Path) -> Path:

@@ -51,7 +51,7 @@ def line(name: str, root: Path, out: Path, formats: str, workers: int | None) ->
     store = convert(name, out, Options(root=root, formats=formats, workers=workers))
     seconds = time.perf_counter() - began
     images = sum(info.count for info in store.splits.values())
-    size = sum(entry["size"] for entry in store.manifest["files"].values())
+    size = sum(entry.size for entry in store.manifest.files.values())
     return COLUMNS.format(
         name, f"{images:,}", f"{size:,}", f"{seconds:.1f}", f"{images / seconds:,.0f}"
     )

@@ -38,7 +38,7 @@ def snapshot(
             "mean": list(store.mean),
             "std": list(store.std),
             "stored": store.splits["test"].height,
-            "resize": store.manifest["resize"],
+            "resize": store.manifest.resize,
         },
     }
     copied: CheckpointContent = _copy(content)

@@ -13,7 +13,6 @@ from fastssl.config.resolve import ResolvedConfig
 from fastssl.engine.build_data import find_store, view_recipes
 from fastssl.errors import ConfigError, writing
 from pipelines.files import write_atomic
-from pipelines.store.records import Stored
 from pipelines.views import apply, draw, names
 
 ROWS = 8
@@ -44,8 +43,6 @@ def make_sheet(resolved: ResolvedConfig) -> Image.Image:
     labels = store.labels("train")
     count = min(ROWS, len(labels))
     indices = np.linspace(0, len(labels) - 1, count).astype(int)
-    # Reading the records first names a damaged image; the decoder would not.
-    Stored(store, "train", "dali" if "dali" in store.formats else "ffcv").get(indices)
     images = np.stack([store.image("train", int(index)) for index in indices])
     plan = [recipes["weak"]] + [recipes["strong"]] * STRONG
     seed, size = resolved.config.seed, (images.shape[1], images.shape[2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pipelines.views.normalize import Triple
 
 
-class EvaluationBatches:
+class EvaluationBatches(AbstractContextManager["EvaluationBatches"]):
     """Batches of float32 [n, 3, h, w] images, channels last, with their int64 labels [n].
 
     It can be iterated any number of times. The reader is opened by the first iteration and stays
@@ -87,10 +88,6 @@ class EvaluationBatches:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-
-    def __enter__(self) -> EvaluationBatches:
-        """Return itself."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Close the reader."""

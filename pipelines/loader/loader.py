@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,8 @@ import torch
 
 from pipelines.errors import DataError, ResourceError
 from pipelines.loader.batch import Batch
-from pipelines.loader.prefetch import PATIENCE, Ring, StalledError
 from pipelines.loader.transfer import Transfer
+from pipelines.prefetch import PATIENCE, Ring, StalledError
 from pipelines.readers import READERS, Indices, Pixels
 from pipelines.readers.auto import choose
 from pipelines.sampling.order import Order, Positions, check_divisible
@@ -51,7 +52,7 @@ class Prepared:
     event: Any
 
 
-class Loader:
+class Loader(AbstractContextManager["Loader"]):
     """The batches of a run; batch k is a pure function of the seed and k.
 
     Args:
@@ -158,10 +159,6 @@ class Loader:
             ring.close()
         self.reader.close()
 
-    def __enter__(self) -> Loader:
-        """Return itself."""
-        return self
-
     def __exit__(self, *error: object) -> None:
         """Close the loader."""
         self.close()
@@ -189,13 +186,10 @@ class Loader:
                 plans.append(self._plan(step))
                 yield plans[-1].indices
 
-        with self._transfer.working():
-            stream = self.reader.stream(indices())
-            try:
-                for images in stream:
-                    yield self._make(plans.popleft(), images, acquire())
-            finally:
-                stream.close()  # type: ignore[attr-defined]
+        stream = closing(self.reader.stream(indices()))  # type: ignore[type-var]
+        with self._transfer.working(), stream as batches:
+            for images in batches:
+                yield self._make(plans.popleft(), images, acquire())
 
     def _buffers(self) -> dict[str, Tensor]:
         """Allocate the images of one batch on a CPU: [n, h, w, 3] by view, "" for the labeled."""

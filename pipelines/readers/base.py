@@ -7,7 +7,7 @@ import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -89,16 +89,6 @@ class ReaderInfo:
         """True if the package that the reader needs is installed."""
         return self.package is None or is_installed(self.package)
 
-    def load(self) -> Any:
-        """Import and return the reader's class."""
-        if not self.installed:
-            raise ConfigError(
-                f"the reader {self.name} needs {self.package}, which is not installed",
-                f"pip install 'fastssl[{self.name}]'",
-            )
-        module, name = self.target.split(":")
-        return getattr(importlib.import_module(module), name)
-
     def open(self, store: Store, split: str, *, threads: int = 1, device: str = "cpu") -> Reader:
         """Open a split of a store."""
         if self.format is not None and self.format not in store.formats:
@@ -106,7 +96,15 @@ class ReaderInfo:
                 f"the store {store.path} has no {self.format} files for the reader {self.name}",
                 f"{store.convert_line(self.format)}; or choose another reader",
             )
-        reader: Reader = self.load()(store, split, threads=threads, device=device)
+        if not self.installed:
+            raise ConfigError(
+                f"the reader {self.name} needs {self.package}, which is not installed",
+                f"pip install 'fastssl[{self.name}]'",
+            )
+        module, name = self.target.split(":")
+        reader: Reader = getattr(importlib.import_module(module), name)(
+            store, split, threads=threads, device=device
+        )
         return reader
 
 
@@ -138,5 +136,5 @@ for _info in (
 
 def streaming(store: Store) -> list[str]:
     """Return the installed readers that stream this store's files, in alphabetical order."""
-    usable = {name for name in READERS if READERS[name].format in store.formats}
-    return [name for name in READERS if name in usable and READERS[name].installed]
+    found = (READERS[name] for name in READERS)
+    return [info.name for info in found if info.format in store.formats and info.installed]

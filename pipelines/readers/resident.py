@@ -7,13 +7,11 @@ whose inverse DCT is exact (a difference of one or two gray levels).
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
 
 from pipelines.errors import ResourceError
 from pipelines.readers.base import READERS, Reader, copy_raw, streaming
@@ -40,7 +38,7 @@ class ResidentReader(Reader):
                 f"split {split} of {store.path} does not fit in memory",
                 "type reader=ffcv or reader=dali",
             ) from error
-        stored = Stored(store, split, "dali" if "dali" in store.formats else "ffcv")
+        stored = Stored(store, split)
         if info.encoding == "raw":
             self._copy(stored)
         else:
@@ -95,11 +93,10 @@ class ResidentReader(Reader):
                 self._images[block[0] : block[-1] + 1] = images
             other.close()
             return
+
+        def decode(index: int) -> None:
+            self._images[index] = stored.decode(index)
+
         with ThreadPoolExecutor(self.threads) as pool:
             for block in self._blocks():
-                for _ in pool.map(self._decode_one, block.tolist(), stored.get(block)):
-                    pass
-
-    def _decode_one(self, index: int, data: Pixels) -> None:
-        with Image.open(io.BytesIO(data.tobytes())) as image:
-            self._images[index] = np.asarray(image.convert("RGB"))
+                list(pool.map(decode, block.tolist()))

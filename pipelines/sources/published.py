@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.sources import Dataset
-from pipelines.store.manifest import file_digest
+from pipelines.store.manifest import digest
 
 
 def find_folder(entry: Dataset, root: Path) -> Path:
@@ -25,7 +25,7 @@ def checked(entry: Dataset, folder: Path, file: str) -> Path:
             f"{path} is missing (MD5 {expected})",
             f"get it from {entry.page} and give its folder by --root, or add --download",
         )
-    found = file_digest(path, "md5")
+    found = digest(path, "md5")
     if found != expected:
         raise DataError(
             f"{path} is not the published file: its MD5 is {found}, not {expected}",
@@ -64,4 +64,4 @@ def download(entry: Dataset, root: Path, *, extra: bool = True) -> None:
 def _complete(folder: Path, files: Mapping[str, str]) -> bool:
     """Return True if every published file is in the folder, unchanged."""
     paths = {folder / file: md5 for file, md5 in files.items()}
-    return all(path.is_file() and file_digest(path, "md5") == md5 for path, md5 in paths.items())
+    return all(path.is_file() and digest(path, "md5") == md5 for path, md5 in paths.items())

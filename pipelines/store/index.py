@@ -24,36 +24,26 @@ RECORD = np.dtype(
 MOST_CLASSES = 2**15
 MOST_IMAGES = 10**8  # eight digits name a tar member
 
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\\x80-\x9f\u2028\u2029\udc80-\udcff]")
-_ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|\\)")
+# What would break a line of text, and backslashes. A byte that is not UTF-8 is 0xDC00 + byte in
+# what os.fsdecode returns.
+_CONTROLS = [*range(0x20), 0x7F, *range(0x80, 0xA0), 0x2028, 0x2029]
+_ESCAPES = (
+    {code: f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" for code in _CONTROLS}
+    | {0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
+    | {ord("\\"): r"\\"}
+)
+_ORIGINALS = {escaped: chr(code) for code, escaped in _ESCAPES.items()}
 
 
 def escape(path: str) -> str:
     r"""Make a path safe for one line of text: `\x0a` for a newline, `\xff` for a stray byte."""
-    return _UNSAFE.sub(_escape_one, path)
-
-
-def _escape_one(match: re.Match[str]) -> str:
-    character = match.group()
-    code = ord(character)
-    if character == "\\":
-        return "\\\\"
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, as os.fsdecode gives it
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
+    return path.translate(_ESCAPES)
 
 
 def unescape(text: str) -> str:
     """Turn what `escape` wrote into the path it was."""
-    return _ESCAPED.sub(_unescape_one, text)
-
-
-def _unescape_one(match: re.Match[str]) -> str:
-    text = match.group(1)
-    if text == "\\":
-        return text
-    code = int(text[1:], 16)
-    return chr(code + 0xDC00) if text[0] == "x" and code >= 0x80 else chr(code)
+    escaped = re.compile(r"\\(x..|u....|\\)")
+    return escaped.sub(lambda match: _ORIGINALS.get(match.group(), match.group()), text)
 
 
 def rows(split: str, first: int, labels: Sequence[int], paths: Sequence[str]) -> str:

@@ -2,17 +2,84 @@
 
 import hashlib
 import json
-import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from pipelines.errors import DataError
+from pipelines.store.index import MOST_CLASSES, MOST_IMAGES
 
 NAME = "dataset.json"
 KIND = "fastssl store"
 VERSION = 2  # 2: a checksum for every image
+LARGEST_SIDE = 2**14  # pixels: views are computed in 16.16 fixed point
 
-_BLOCK = 1 << 20
+
+def _plain(name: str) -> str:
+    """Refuse a file name that leads out of the folder."""
+    if name != Path(name).name or name == "..":
+        raise ValueError("not the name of a file")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_plain)]
+Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
+Color = Annotated[float, Field(allow_inf_nan=False)]
+# JSON has no tuples: these fields accept lists, and are strict about what is in them.
+Mean = Annotated[tuple[Color, Color, Color], Field(strict=False)]
+Names = Annotated[tuple[FileName, ...], Field(strict=False)]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class FileInfo(_Entry):
+    """A file of a store."""
+
+    size: int = Field(ge=0)
+    sha256: str
+
+
+class SplitInfo(_Entry):
+    """The images of one split; all have one size and one encoding."""
+
+    count: int = Field(ge=1, le=MOST_IMAGES)
+    labeled: int = 0
+    height: Side
+    width: Side
+    encoding: Literal["raw", "jpeg"]
+    shards: Names  # of the tar files; none where only .beton was written
+
+
+class Manifest(_Entry):
+    """What `convert` records about a store."""
+
+    name: str
+    terms: Any = None  # of use, for a standard data set
+    classes: int = Field(ge=0, le=MOST_CLASSES)
+    class_names: list[str]
+    mean: Mean
+    std: Mean
+    resize: Literal["squash", "crop", "pad"]
+    quality: Any = None
+    formats: Annotated[tuple[Literal["ffcv", "dali"], ...], Field(strict=False, min_length=1)]
+    splits: dict[FileName, SplitInfo]
+    skipped: list[Any]
+    files: dict[FileName, FileInfo]
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        needed = [shard for split in self.splits.values() for shard in split.shards]
+        if (
+            "train" not in self.splits
+            or len(self.class_names) != self.classes
+            or min(self.std) <= 0
+            or not {*needed} <= {*self.files}
+        ):
+            raise ValueError("the entries contradict each other")
+        return self
 
 
 def render(content: dict[str, Any]) -> bytes:
@@ -26,7 +93,7 @@ def _dump(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode("ascii")
 
 
-def parse(data: bytes, path: Path) -> dict[str, Any]:
+def parse(data: bytes, path: Path) -> Manifest:
     """Return the content of a manifest; any changed byte, even of white space, is an error."""
     try:
         content = json.loads(data)
@@ -42,40 +109,10 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
         )
     if render(content) != data:
         raise _damaged(path)
-    if not _plausible(content):
-        raise DataError(f"{path} is not as `convert` writes it", "convert the data again")
-    return dict(content)
-
-
-def _plausible(content: dict[str, Any]) -> bool:
-    """Return True if a manifest has the entries that `convert` writes, with plausible values."""
     try:
-        names = [content["name"], *content["class_names"]]
-        files = [*content["files"], *content["splits"]]
-        lists = [split["shards"] for split in content["splits"].values()]
-        numbers = [content["classes"], *(f["size"] for f in content["files"].values())]
-        for split in content["splits"].values():
-            numbers += [split["count"], split["height"], split["width"]]
-        return (
-            all(isinstance(name, str) for name in names)
-            and len(content["class_names"]) == content["classes"]
-            # A name must not lead out of the folder.
-            and all(file == Path(file).name != ".." for file in files)
-            and all(isinstance(shards, list) for shards in lists)
-            and all(shard in content["files"] for shards in lists for shard in shards)
-            and all(type(number) is int and number >= 0 for number in numbers)
-            and all(isinstance(file["sha256"], str) for file in content["files"].values())
-            and all(split["encoding"] in ("raw", "jpeg") for split in content["splits"].values())
-            and all(len(content[key]) == 3 for key in ("mean", "std"))
-            and all(math.isfinite(value) for value in [*content["mean"], *content["std"]])
-            and all(value > 0 for value in content["std"])
-            and set() < {*content["formats"]} <= {"ffcv", "dali"}
-            and content["resize"] in ("squash", "crop", "pad")
-            and isinstance(content["skipped"], list)
-            and "train" in content["splits"]
-        )
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
-        return False
+        return Manifest.model_validate(content)
+    except ValueError:
+        raise DataError(f"{path} is not as `convert` writes it", "convert the data again") from None
 
 
 def _damaged(path: Path) -> DataError:
@@ -85,15 +122,8 @@ def _damaged(path: Path) -> DataError:
     )
 
 
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    return file_digest(path, "sha256")
-
-
-def file_digest(path: Path, kind: str) -> str:
-    """Return a checksum of a file, read in blocks."""
-    checksum = hashlib.new(kind, usedforsecurity=False)
+def digest(path: Path, kind: str = "sha256") -> str:
+    """Return a checksum of a file."""
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            checksum.update(block)
-    return checksum.hexdigest()
+        made = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False))
+        return made.hexdigest()

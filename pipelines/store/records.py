@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import zlib
 from collections.abc import Iterable
@@ -22,10 +23,17 @@ FIX = "restore the store from a copy, or convert the data set again"
 
 
 class Stored:
-    """The stored bytes of a split's images; a damaged image is never returned."""
+    """The stored bytes of a split's images; a damaged image is never returned.
 
-    def __init__(self, store: Store, split: str, form: str) -> None:
+    `form` is the format to read from; without it, the tar files if the store has them.
+    """
+
+    def __init__(self, store: Store, split: str, form: str | None = None) -> None:
+        form = form or ("dali" if "dali" in store.formats else "ffcv")
+        info = store.splits[split]
         self.split = split
+        self._raw = info.encoding == "raw"
+        self._shape = (info.height, info.width, 3)
         self.files = store.shards(split) if form == "dali" else [store.beton(split)]
         maps = [np.memmap(path, np.uint8, "r") for path in self.files]
         # As plain arrays: slicing a memmap takes several times as long.
@@ -36,7 +44,54 @@ class Stored:
         self._records = store.records(split)
         self._checked = np.zeros(len(self._records), dtype=bool)
 
-    def whole(self, shards: Iterable[int] = (0,)) -> None:
+    def get(self, indices: Indices) -> list[Pixels]:
+        """Return the stored bytes of images, without a copy."""
+        records = self._records[indices]
+        shards = records["shard"].tolist() if self._several else [0] * len(records)
+        self._refuse_truncated(set(shards))
+        starts, sizes = records[self._start].tolist(), records["size"].tolist()
+        found = [
+            self._maps[shard][start : start + size]
+            for shard, start, size in zip(shards, starts, sizes, strict=True)
+        ]
+        for position in np.flatnonzero(~self._checked[indices]).tolist():
+            if zlib.crc32(found[position]) != records["crc"][position]:
+                raise self.damaged(indices[position], "its checksum is another one")
+        self._checked[indices] = True
+        return found
+
+    def locate(self, indices: Indices) -> tuple[Pixels, Indices, Indices]:
+        """Return the mapped .beton file, and where the bytes of images begin and how many."""
+        self._refuse_truncated()
+        fresh = indices[~self._checked[indices]]
+        if len(fresh):
+            self.get(fresh)
+        records = self._records[indices]
+        starts, sizes = (records[field].astype(np.int64) for field in ("beton", "size"))
+        return self._maps[0], starts, sizes
+
+    def decode(self, index: int) -> Pixels:
+        """Return the pixels [H, W, 3] of an image, decoded by Pillow if it is a JPEG."""
+        (stored,) = self.get(np.array([index]))
+        if self._raw:
+            return stored.reshape(self._shape)
+        from PIL import Image
+
+        try:
+            with Image.open(io.BytesIO(stored.tobytes()), formats=["JPEG"]) as image:
+                pixels = np.asarray(image)
+        except Exception as error:  # a decoder may raise anything
+            raise self.damaged(index, f"cannot be decoded: {error}") from None
+        if pixels.shape != self._shape:
+            raise self.damaged(index, f"its shape is {pixels.shape}, not {self._shape}")
+        return pixels
+
+    def damaged(self, index: int, why: str) -> DataError:
+        """Return the error for an image that cannot be used."""
+        file = self.files[self._records["shard"][index] if self._several else 0]
+        return DataError(f"image {index} of split {self.split} is damaged in {file}: {why}", FIX)
+
+    def _refuse_truncated(self, shards: Iterable[int] = (0,)) -> None:
         """Refuse files that were truncated since they were mapped: reading them raises SIGBUS."""
         for shard in shards:
             size, mapped = self._on_disk[shard].size(), len(self._maps[shard])
@@ -46,29 +101,3 @@ class Stored:
                     f"not {mapped:,}",
                     FIX,
                 )
-
-    def get(self, indices: Indices) -> list[Pixels]:
-        """Return the stored bytes of images, without a copy."""
-        records = self._records[indices]
-        shards = records["shard"].tolist() if self._several else [0] * len(records)
-        self.whole(set(shards))
-        starts, sizes = records[self._start].tolist(), records["size"].tolist()
-        found = [
-            self._maps[shard][start : start + size]
-            for shard, start, size in zip(shards, starts, sizes, strict=True)
-        ]
-        for position in np.flatnonzero(~self._checked[indices]).tolist():
-            if zlib.crc32(found[position]) != records["crc"][position]:
-                raise DataError(
-                    f"image {indices[position]} of split {self.split} is damaged in "
-                    f"{self.files[shards[position]]}",
-                    FIX,
-                )
-        self._checked[indices] = True
-        return found
-
-    def check(self, indices: Indices) -> None:
-        """Check those images that were not checked before."""
-        fresh = indices[~self._checked[indices]]
-        if len(fresh):
-            self.get(fresh)

@@ -2,68 +2,37 @@
 
 import csv
 import hashlib
-import io
-import mmap
 import os
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pipelines.errors import DataError
 from pipelines.store import index, manifest
+from pipelines.store.records import Pixels, Stored
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class SplitInfo:
-    """The images of one split; all have one size and one encoding."""
-
-    count: int
-    height: int
-    width: int
-    encoding: str  # "raw" or "jpeg"
-    shards: tuple[str, ...]  # names of the tar files, none where only .beton was written
-
-
-class Locations(NamedTuple):
-    """Where the stored bytes of each image lie: an index into `Store.files(split)` and a range."""
-
-    shard: Array
-    offset: Array
-    size: Array
 
 
 class Store:
     """A folder that `convert` wrote, read without any extra installed."""
 
-    def __init__(self, path: Path, content: dict[str, Any], fingerprint: str) -> None:
+    def __init__(self, path: Path, content: manifest.Manifest, fingerprint: str) -> None:
         self.path = path
         self.manifest = content
         self.fingerprint = fingerprint
-        self.name: str = content["name"]
-        self.classes: int = content["classes"]
-        self.class_names: list[str] = content["class_names"]
-        self.mean = _triple(content["mean"])
-        self.std = _triple(content["std"])
-        self.formats: tuple[str, ...] = tuple(content["formats"])
-        self.splits = {
-            name: SplitInfo(
-                count=entry["count"],
-                height=entry["height"],
-                width=entry["width"],
-                encoding=entry["encoding"],
-                shards=tuple(entry["shards"]),
-            )
-            for name, entry in content["splits"].items()
-        }
+        self.name = content.name
+        self.classes = content.classes
+        self.class_names = content.class_names
+        self.mean = content.mean
+        self.std = content.std
+        self.formats = content.formats
+        self.splits = content.splits
         self._records: dict[str, Array] = {}
-        self._maps: dict[Path, mmap.mmap] = {}
-        self._files: dict[str, list[Path]] = {}
+        self._stored: dict[tuple[str, str | None], Stored] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a path: memory maps cannot be pickled."""
@@ -107,16 +76,9 @@ class Store:
     def convert_line(self, form: str) -> str:
         """Return what to type to get this data set in another format."""
         # Only standard data sets have terms of use. The source of other images is not recorded.
-        source = self.name if self.manifest.get("terms") else "SOURCE"
+        source = self.name if self.manifest.terms else "SOURCE"
         out = f"{self.path}-{form}"
         return f"fastssl convert {source} {out} --format {form}, then use store={out}"
-
-    def files(self, split: str) -> list[Path]:
-        """Return the files that the shard numbers of `locations` count."""
-        if split not in self._files:
-            tars = "dali" in self.formats
-            self._files[split] = self.shards(split) if tars else [self.beton(split)]
-        return self._files[split]
 
     def records(self, split: str) -> Array:
         """Return the index of a split, mapped from its file: 28 bytes an image."""
@@ -126,11 +88,10 @@ class Store:
 
     def _load_records(self, split: str) -> Array:
         path, info = self.path / f"{split}.npy", self.splits[split]
-        wanted = self.manifest["files"].get(path.name, {}).get("sha256")
         try:
-            sound = manifest.digest(path) == wanted
+            sound = manifest.digest(path) == self.manifest.files[path.name].sha256
             found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError):
+        except (OSError, ValueError, EOFError, KeyError):
             sound = False
         if not sound:
             raise _incomplete(path, f"it disagrees with {manifest.NAME}")
@@ -144,64 +105,37 @@ class Store:
             raise _incomplete(path, "its images have other sizes than the split")
         return found
 
-    def locations(self, split: str) -> Locations:
-        """Return where the stored bytes of every image lie, mapped from the index."""
-        records = self.records(split)
-        offset = records["offset" if "dali" in self.formats else "beton"]
-        return Locations(records["shard"], offset, records["size"])
+    def stored(self, split: str, form: str | None = None) -> Stored:
+        """Return the stored images of a split; from a format if named."""
+        if (split, form) not in self._stored:
+            self._stored[split, form] = Stored(self, split, form)
+        return self._stored[split, form]
 
-    def encoded(self, split: str, index: int, form: str | None = None) -> memoryview:
-        """Return the stored bytes of one image: its pixels, or its JPEG; from a format if named."""
+    def image(self, split: str, index: int) -> Pixels:
+        """Return the pixels of one image, [height, width, 3]; those of a raw store are mapped."""
         count = self.splits[split].count
         if not 0 <= index < count:
             raise IndexError(f"image {index} of {count} in split {split!r}")
-        record = self.records(split)[index]
-        if form == "ffcv" or "dali" not in self.formats:
-            file, start = self.beton(split), int(record["beton"])
-        else:
-            file, start = self.files(split)[int(record["shard"])], int(record["offset"])
-        return self._map(file)[start : start + int(record["size"])]
-
-    def _map(self, path: Path) -> memoryview:
-        if path not in self._maps:
-            with path.open("rb") as file:
-                self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return memoryview(self._maps[path])
-
-    def image(self, split: str, index: int) -> npt.NDArray[np.uint8]:
-        """Return the pixels of one image, [height, width, 3]; those of a raw store are mapped."""
-        info = self.splits[split]
-        data = self.encoded(split, index)
-        if info.encoding == "raw":
-            return np.frombuffer(data, np.uint8).reshape(info.height, info.width, 3)
-        from PIL import Image
-
-        with Image.open(io.BytesIO(data)) as image:
-            return np.asarray(image.convert("RGB"))
-
-
-def _triple(values: list[float]) -> tuple[float, float, float]:
-    red, green, blue = values
-    return (red, green, blue)
+        return self.stored(split).decode(index)
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:
     """Open a converted data set; the sizes of its files are checked, their content is not."""
     folder = Path(path).absolute()
     content, fingerprint = read_manifest(folder)
-    for name, entry in content["files"].items():
+    for name, entry in content.files.items():
         try:
             size = (folder / name).stat().st_size
         except FileNotFoundError:
             raise _incomplete(folder, f"{name} is missing") from None
         except (OSError, ValueError) as error:
             raise _incomplete(folder, f"{index.escape(name)}: {error}") from None
-        if size != entry["size"]:
-            raise _incomplete(folder, f"{name} has {size:,} bytes, not {entry['size']:,}")
+        if size != entry.size:
+            raise _incomplete(folder, f"{name} has {size:,} bytes, not {entry.size:,}")
     return Store(folder, content, fingerprint)
 
 
-def read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
+def read_manifest(folder: Path) -> tuple[manifest.Manifest, str]:
     """Return the content of `dataset.json`, and its SHA-256."""
     file = folder / manifest.NAME
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.loader.prefetch import Ring, StalledError
+from pipelines.prefetch import Ring, StalledError
 from tests import runs
 from tests.faults import places
 
@@ -113,20 +113,20 @@ def cut_after(step: int, path: Path, reader: str) -> None:
     from pipelines.store.records import Stored
 
     begun, reading = threading.Event(), threading.RLock()
-    real = Stored.whole
+    real = Stored._refuse_truncated
 
-    def whole(self: Any, *shards: Any) -> None:
+    def look(self: Any, *shards: Any) -> None:
         if begun.is_set() and path in self.files:
             os.truncate(path, 4096)
         real(self, *shards)
 
     runs.before_step(step, begun.set)
-    Stored.whole = whole  # type: ignore[method-assign]
+    Stored._refuse_truncated = look  # type: ignore[method-assign]
     one_at_a_time(Stored, "get", reading)
-    if reader == "ffcv":  # two threads read: FFCV's decodes, the loader's compares checksums
-        from pipelines.readers.ffcv import Segment
+    if reader == "ffcv":
+        from pipelines.readers.ffcv import FfcvReader
 
-        one_at_a_time(Segment, "run_pipeline", reading)
+        one_at_a_time(FfcvReader, "read", reading)
 
 
 def one_at_a_time(owner: Any, name: str, lock: threading.RLock) -> None:

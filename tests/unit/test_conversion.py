@@ -56,8 +56,8 @@ def test_every_option_reaches_the_store(tmp_path):
     )
     info = store.splits["train"]
     assert (info.count, info.height, info.encoding) == (15, 50, "jpeg")
-    assert store.manifest["resize"] == "pad"
-    assert store.manifest["quality"] == {"train": 60, "test": 60}
+    assert store.manifest.resize == "pad"
+    assert store.manifest.quality == {"train": 60, "test": 60}
     raw = convert(str(pets), tmp_path / "raw", formats=("dali",), size=120, quality=0)
     assert raw.splits["train"].encoding == "raw"
 

@@ -67,9 +67,9 @@ def test_a_full_disk_leaves_the_old_sheet(
 def test_a_damaged_image_is_named(resolved: ResolvedConfig, data: Path, tmp_path: Path) -> None:
     shutil.copytree(data / "digits", tmp_path / "digits")
     store = open_store(tmp_path / "digits")
-    file = store.files("train")[0]
+    file = store.shards("train")[0]
     content = bytearray(file.read_bytes())
-    content[int(store.locations("train").offset[0]) + 5] ^= 1
+    content[int(store.records("train")["offset"][0]) + 5] ^= 1
     file.write_bytes(content)
     damaged = load("digits", [f"store={tmp_path / 'digits'}"])
     with pytest.raises(DataError, match=f"image 0 of split train is damaged in .*{file.name}"):

@@ -75,7 +75,7 @@ def test_stl10_has_the_labeled_images_first(tmp_path, monkeypatch):
     pixels, labels = (np.concatenate([made[p][n] for p in ("train", "unlabeled")]) for n in (0, 1))
     check(store, "train", pixels, labels.tolist())
     check(store, "test", made["test"][0], made["test"][1].tolist())
-    assert store.manifest["splits"]["train"]["labeled"] == len(made["train"][1])
+    assert store.splits["train"].labeled == len(made["train"][1])
 
 
 def as_jpeg(path: Path, size: int) -> np.ndarray:
@@ -300,7 +300,7 @@ def test_a_new_data_set_is_one_entry_and_one_reader_function(tmp_path, monkeypat
     entry = replace(DATASETS["digits"], name="toy", classes=4, reader=f"{__name__}:toy")
     monkeypatch.setitem(DATASETS._items, "toy", entry)
     store = ensure_store("toy")
-    assert (store.path, store.classes, store.manifest["terms"]) == (
+    assert (store.path, store.classes, store.manifest.terms) == (
         tmp_path / "toy",
         4,
         entry.terms,

@@ -49,17 +49,17 @@ def test_a_store_travels_between_processes(data):
     np.testing.assert_array_equal(again.image("train", 3), store.image("train", 3))
 
 
-def test_locations_are_where_the_bytes_lie(data):
+def test_records_say_where_the_bytes_lie(data):
     store = ensure_store("digits")
-    shard, offset, size = store.locations("test")
     for place in (0, 77, 359):
-        with store.files("test")[shard[place]].open("rb") as file:
-            file.seek(int(offset[place]))
-            assert file.read(int(size[place])) == bytes(store.encoded("test", place))
-    with pytest.raises(IndexError):
-        store.encoded("test", 360)
-    with pytest.raises(IndexError):
-        store.encoded("test", -1)
+        record = store.records("test")[place]
+        with store.shards("test")[record["shard"]].open("rb") as file:
+            file.seek(int(record["offset"]))
+            stored = file.read(int(record["size"]))
+        assert stored == store.image("test", place).tobytes()
+    for place in (360, -1):
+        with pytest.raises(IndexError, match="of 360"):
+            store.image("test", place)
 
 
 def copied(data, tmp_path):
@@ -79,7 +79,7 @@ def test_files_that_are_gone_or_cut_are_noticed_at_once(data, tmp_path):
 
 def test_a_manifest_of_another_version_or_kind(data, tmp_path):
     copy = copied(data, tmp_path)
-    content = open_store(copy).manifest
+    content = json.loads((copy / "dataset.json").read_bytes())
     (copy / "dataset.json").write_bytes(render({**content, "version": 99}))
     with pytest.raises(DataError, match="version 99"):
         open_store(copy)

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.loader import prefetch as ring_module
-from pipelines.loader.prefetch import Ring
+from pipelines import prefetch as ring_module
+from pipelines.prefetch import Ring
 
 
 def counting(numbers, buffers):

@@ -21,6 +21,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Generic, TypeVar
 
 Buffer = TypeVar("Buffer")
@@ -117,17 +118,13 @@ class Ring(Generic[Buffer, Item]):
         return buffer
 
     def _run(self) -> None:
-        produced = self._produce(self._acquire)
         try:
-            for item in produced:
-                self._ready.put((self._filling.popleft(), item))
+            # Closed also where the consumer left early: its resources end in this thread.
+            with closing(self._produce(self._acquire)) as produced:  # type: ignore[type-var]
+                for item in produced:
+                    self._ready.put((self._filling.popleft(), item))
             self._ready.put(StopIteration())
         except Closed:
             pass
         except BaseException as error:
             self._ready.put(error)
-        finally:
-            # Also where the consumer left early: the producer's own resources end in this thread.
-            close = getattr(produced, "close", None)
-            if close is not None:
-                close()
