@@ -17,7 +17,7 @@ from nvidia.dali.pipeline import Pipeline
 
 from pipelines.errors import DataError
 from pipelines.readers.base import Reader, copy_raw
-from pipelines.store.records import FIX, Indices, Pixels, Stored
+from pipelines.store.records import FIX, Indices, Pixels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ class DaliReader(Reader):
 
     def __init__(self, store: Store, split: str, *, threads: int = 1, device: str = "cpu") -> None:
         super().__init__(store, split, threads=threads, device=device)
-        self._stored = Stored(store, split, "dali")
+        self._stored = store.stored(split, "dali")
         self.raw = store.splits[split].encoding == "raw"
 
     def stream(self, plan: Iterable[Indices]) -> Iterator[Pixels | Tensor]:

@@ -17,7 +17,7 @@ import numpy as np
 from pipelines.ffcv_compat import import_ffcv
 from pipelines.prefetch import Ring
 from pipelines.readers.base import Reader
-from pipelines.store.records import Indices, Pixels, Stored
+from pipelines.store.records import Indices, Pixels
 
 import_ffcv()
 
@@ -51,7 +51,7 @@ class FfcvReader(Reader):
 
     def __init__(self, store: Store, split: str, *, threads: int = 1, device: str = "cpu") -> None:
         super().__init__(store, split, threads=threads, device=device)
-        self._stored = Stored(store, split, "ffcv")
+        self._stored = store.stored(split, "ffcv")
         self._raw = store.splits[split].encoding == "raw"
         self.read(np.zeros(1, dtype=np.int64), np.empty((1, *self.shape), np.uint8))  # compiles
 

@@ -38,7 +38,7 @@ class ResidentReader(Reader):
                 f"split {split} of {store.path} does not fit in memory",
                 "type reader=ffcv or reader=dali",
             ) from error
-        stored = Stored(store, split)
+        stored = store.stored(split)
         if info.encoding == "raw":
             self._copy(stored)
         else:

@@ -5,44 +5,41 @@ from __future__ import annotations
 import io
 import mmap
 import zlib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from pipelines.errors import DataError
-
-if TYPE_CHECKING:
-    from pipelines.store.store import Store
+from pipelines.store.manifest import SplitInfo
 
 Pixels = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.int64]
+Records = npt.NDArray[Any]  # of the type index.RECORD
 
 FIX = "restore the store from a copy, or convert the data set again"
 
 
 class Stored:
-    """The stored bytes of a split's images; a damaged image is never returned.
+    """The stored bytes of a split's images in one format; a damaged image is never returned."""
 
-    `form` is the format to read from; without it, the tar files if the store has them.
-    """
-
-    def __init__(self, store: Store, split: str, form: str | None = None) -> None:
-        form = form or ("dali" if "dali" in store.formats else "ffcv")
-        info = store.splits[split]
+    def __init__(
+        self, split: str, info: SplitInfo, form: str, files: Sequence[Path], records: Records
+    ) -> None:
         self.split = split
+        self.files = files
         self._raw = info.encoding == "raw"
         self._shape = (info.height, info.width, 3)
-        self.files = store.shards(split) if form == "dali" else [store.beton(split)]
-        maps = [np.memmap(path, np.uint8, "r") for path in self.files]
+        maps = [np.memmap(path, np.uint8, "r") for path in files]
         # As plain arrays: slicing a memmap takes several times as long.
         self._maps = [np.asarray(mapped) for mapped in maps]
         self._on_disk = [cast(mmap.mmap, mapped.base) for mapped in maps]
         self._start = "offset" if form == "dali" else "beton"
         self._several = form == "dali"
-        self._records = store.records(split)
-        self._checked = np.zeros(len(self._records), dtype=bool)
+        self._records = records
+        self._checked = np.zeros(len(records), dtype=bool)
 
     def get(self, indices: Indices) -> list[Pixels]:
         """Return the stored bytes of images, without a copy."""

@@ -12,9 +12,7 @@ import numpy.typing as npt
 
 from pipelines.errors import DataError
 from pipelines.store import index, manifest
-from pipelines.store.records import Pixels, Stored
-
-Array = npt.NDArray[Any]
+from pipelines.store.records import Pixels, Records, Stored
 
 
 class Store:
@@ -31,8 +29,8 @@ class Store:
         self.std = content.std
         self.formats = content.formats
         self.splits = content.splits
-        self._records: dict[str, Array] = {}
-        self._stored: dict[tuple[str, str | None], Stored] = {}
+        self._records: dict[str, Records] = {}
+        self._stored: dict[tuple[str, str], Stored] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a path: memory maps cannot be pickled."""
@@ -80,17 +78,17 @@ class Store:
         out = f"{self.path}-{form}"
         return f"fastssl convert {source} {out} --format {form}, then use store={out}"
 
-    def records(self, split: str) -> Array:
+    def records(self, split: str) -> Records:
         """Return the index of a split, mapped from its file: 28 bytes an image."""
         if split not in self._records:
             self._records[split] = self._load_records(split)
         return self._records[split]
 
-    def _load_records(self, split: str) -> Array:
+    def _load_records(self, split: str) -> Records:
         path, info = self.path / f"{split}.npy", self.splits[split]
         try:
             sound = manifest.digest(path) == self.manifest.files[path.name].sha256
-            found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+            found: Records = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError, KeyError):
             sound = False
         if not sound:
@@ -106,9 +104,12 @@ class Store:
         return found
 
     def stored(self, split: str, form: str | None = None) -> Stored:
-        """Return the stored images of a split; from a format if named."""
+        """Return the stored images of a split; by default from the tar files if there are any."""
+        form = form or ("dali" if "dali" in self.formats else "ffcv")
         if (split, form) not in self._stored:
-            self._stored[split, form] = Stored(self, split, form)
+            files = self.shards(split) if form == "dali" else [self.beton(split)]
+            records, info = self.records(split), self.splits[split]
+            self._stored[split, form] = Stored(split, info, form, files, records)
         return self._stored[split, form]
 
     def image(self, split: str, index: int) -> Pixels:
