@@ -61,7 +61,7 @@ def notes_on(model: Predictor, store: Store, split: str) -> list[str]:
 
 def resize_notes(model: Predictor, store: Store) -> list[str]:
     """Return a note if the images of a store were resized in another way than the model's."""
-    found, expected = store.manifest["resize"], model.preprocessing.resize
+    found, expected = store.manifest.resize, model.preprocessing.resize
     if found == expected:
         return []
     return [f"the images of {store.path} were resized by {found}, the model's by {expected}"]

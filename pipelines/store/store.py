@@ -112,6 +112,10 @@ class Store:
             self._stored[split, form] = Stored(split, info, form, files, records)
         return self._stored[split, form]
 
+    def encoded(self, split: str, index: int) -> memoryview:
+        """Return the stored bytes of one image: its pixels, or its JPEG."""
+        return self.stored(split).get(np.array([index]))[0].data
+
     def image(self, split: str, index: int) -> Pixels:
         """Return the pixels of one image, [height, width, 3]; those of a raw store are mapped."""
         count = self.splits[split].count
