@@ -2,16 +2,16 @@
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from pipelines.errors import ConfigError
 
 T = TypeVar("T")
 
 
-class Registry(Generic[T]):
+class Registry(Mapping[str, T]):
     """Named things of one kind; a name that is not there is answered with the nearest one."""
 
     def __init__(self, kind: str) -> None:

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ from fastssl.tracking import environment
 from fastssl.tracking.console import messages
 from pipelines.readers import READERS, is_installed
 
+# what -> the module that it needs, and the extra of fastssl that installs it
 EXTRAS = {
-    "export onnx": ("onnxscript", "pip install 'fastssl[export]'"),
-    "run onnx": ("onnxruntime", "pip install 'fastssl[export]'"),
-    "export safetensors": ("safetensors", "pip install 'fastssl[export]'"),
+    "export onnx": ("onnxscript", "export"),
+    "run onnx": ("onnxruntime", "export"),
+    "export safetensors": ("safetensors", "export"),
 }
 TINY: dict[str, Any] = {
     "algorithm": "flexmatch",
@@ -42,29 +42,22 @@ def rows() -> list[dict[str, Any]]:
         row("python", f"{machine['python']}, {machine['system']}"),
         row("processor", f"{machine['cores']} cores, {machine['processor']}"),
         row("memory", f"{machine['memory_gb']} GB, load {machine['load_1m']}"),
-        *packages(),
-        *devices(),
     ]
-    readers = {f"reader {name}": READERS[name] for name in READERS}
-    extras = {name: (r.package, f"pip install 'fastssl[{r.name}]'") for name, r in readers.items()}
-    for name, (module, line) in (extras | EXTRAS).items():
+    for name in ("torch", "torchvision", "numba", "numpy", "pillow"):
+        number = environment.installed_version(name)
+        found.append(row(name, number or "missing", "" if number else f"pip install {name}"))
+    found += devices()
+    readers = {f"reader {one.name}": (one.package, one.name) for one in READERS.values()}
+    for name, (module, extra) in (readers | EXTRAS).items():
         there = module is None or is_installed(module)
-        found.append(row(name, "ready" if there else "missing", "" if there else line))
+        advice = "" if there else f"pip install 'fastssl[{extra}]'"
+        found.append(row(name, "ready" if there else "missing", advice))
     return [*found, data_folder()]
 
 
 def row(what: str, state: str, advice: str = "") -> dict[str, Any]:
     """Return one line of the table."""
     return {"what": what, "state": state, "do": advice or None}
-
-
-def packages() -> Iterator[dict[str, Any]]:
-    """Yield the versions of the required packages."""
-    for name in ("torch", "torchvision", "numba", "numpy", "pillow"):
-        try:
-            yield row(name, version(name))
-        except PackageNotFoundError:
-            yield row(name, "missing", f"pip install {name}")
 
 
 def devices() -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastssl import plugins
@@ -9,46 +10,31 @@ from fastssl.config.messages import nearest
 from fastssl.config.resolve import ResolvedConfig, available, find, flatten
 from fastssl.errors import ConfigError
 
-KINDS = ("algorithms", "datasets", "models", "readers", "configs")
-
 
 def rows(kind: str) -> list[dict[str, Any]]:
-    """Return the table of one kind."""
-    makers = {
-        "algorithms": algorithms,
-        "datasets": datasets,
-        "models": models,
-        "readers": readers,
-        "configs": configs,
-    }
-    if kind not in makers:
+    """Return the table of one kind, with what installed packages add by entry points."""
+    if kind not in KINDS:
         raise ConfigError(
             f"there is no list of {kind!r}{nearest(kind, list(KINDS))}",
             f"type one of: {', '.join(KINDS)}",
         )
-    return makers[kind]() + offered(kind)
-
-
-def offered(kind: str) -> list[dict[str, Any]]:
-    """List what installed packages add by entry points."""
-    single = {"algorithms": "algorithm", "datasets": "data", "models": "model"}.get(kind)
-    found = plugins.installed(single) if single else []
-    return [{"name": name, "what": f"from the package {package}"} for name, package in found]
+    make, group = KINDS[kind]
+    added = plugins.installed(group) if group else []
+    return make() + [{"name": n, "what": f"from the package {package}"} for n, package in added]
 
 
 def algorithms() -> list[dict[str, Any]]:
     """List every algorithm with its views and forward passes."""
     from fastssl.algorithms import ALGORITHMS
 
-    found = [ALGORITHMS[name] for name in ALGORITHMS]
     return [
         {
-            "name": a.name,
-            "what": a.summary,
-            "views": " + ".join(a.views.values()) or "-",
-            "forward passes": a.forwards,
+            "name": one.name,
+            "what": one.summary,
+            "views": " + ".join(one.views.values()) or "-",
+            "forward passes": one.forwards,
         }
-        for a in found
+        for one in ALGORITHMS.values()
     ]
 
 
@@ -56,17 +42,10 @@ def datasets() -> list[dict[str, Any]]:
     """List the table of data sets."""
     from pipelines.datasets import DATASETS
 
-    found = [DATASETS[name] for name in DATASETS]
+    columns = ("name", "classes", "train", "test", "size")
     return [
-        {
-            "name": d.name,
-            "classes": d.classes,
-            "train": d.train,
-            "test": d.test,
-            "size": d.size,
-            "what": d.description,
-        }
-        for d in found
+        {**{column: getattr(one, column) for column in columns}, "what": one.description}
+        for one in DATASETS.values()
     ]
 
 
@@ -81,10 +60,9 @@ def readers() -> list[dict[str, Any]]:
     """List the readers and whether each can be used here."""
     from pipelines.readers import READERS
 
-    found = [READERS[name] for name in READERS]
     return [
-        {"name": r.name, "installed": "yes" if r.installed else "no", "what": r.summary}
-        for r in found
+        {"name": one.name, "installed": "yes" if one.installed else "no", "what": one.summary}
+        for one in READERS.values()
     ]
 
 
@@ -94,6 +72,16 @@ def configs() -> list[dict[str, Any]]:
         {"name": name, "what": find(name).read_text().splitlines()[0].lstrip("# ")}
         for name in available()
     ]
+
+
+# kind -> what lists it, and the group of entry points that add to it
+KINDS: dict[str, tuple[Callable[[], list[dict[str, Any]]], str]] = {
+    "algorithms": (algorithms, "algorithm"),
+    "datasets": (datasets, "data"),
+    "models": (models, "model"),
+    "readers": (readers, ""),
+    "configs": (configs, ""),
+}
 
 
 def configuration(resolved: ResolvedConfig) -> list[dict[str, Any]]:

@@ -31,18 +31,21 @@ def describe() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the installed packages that can change results."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    found = {package: installed_version(package) for package in PACKAGES}
+    return {package: number for package, number in found.items() if number}
+
+
+def installed_version(package: str) -> str:
+    """Return the version of a package, or '' if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def commit() -> str:
     """Return the commit of this checkout, with a + if files differ, or '' without one."""
-    folder = Path(__file__).resolve().parent.parent
+    folder = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
         try:
@@ -65,5 +68,5 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())

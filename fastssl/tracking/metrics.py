@@ -111,6 +111,5 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def read_metrics(path: Path, kind: str) -> list[dict[str, Any]]:
     """Return the lines of one kind, "train" or "eval"; the one reader of metrics.jsonl."""
-    return (
-        [line for _, line in read_lines(path) if line.get("kind") == kind] if path.exists() else []
-    )
+    lines = read_lines(path) if path.exists() else ()
+    return [line for _, line in lines if line.get("kind") == kind]
