@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fastssl.profiling.measure import environment
 from fastssl.report.cells import Cell, group
-from fastssl.report.curves import curve
 from fastssl.report.load import read_all
+from fastssl.report.plots import curve
 from fastssl.report.run_metrics import run_metrics
 
 RESULTS = Path(__file__).resolve().parent / "results"

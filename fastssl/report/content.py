@@ -11,7 +11,7 @@ from fastssl.report import plots, tables
 from fastssl.report.cells import Cell, group
 from fastssl.report.load import Found, Run, read_all
 from fastssl.report.notes import notes
-from fastssl.report.table import Table
+from fastssl.report.tables import Table
 from fastssl.version import __version__
 
 

@@ -11,8 +11,7 @@ from fastssl.report.cells import Cell
 from fastssl.report.compare import FIXMATCH, levels, published_result, reached, reduction
 from fastssl.report.content import Content
 from fastssl.report.run_metrics import run_metrics
-from fastssl.report.table import Entry
-from fastssl.report.tables import compared
+from fastssl.report.tables import Entry, compared
 
 MEANS = ["best_error", "median_error", "last_error", "top5_error", "precision", "recall", "f1"]
 MEANS += ["auc", "ece", "seconds", "step_seconds", "images_per_s", "data_wait"]

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from fastssl.report import published
 from fastssl.report.content import Content
-from fastssl.report.table import Table
+from fastssl.report.tables import Table
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("page_parts.js", "page_blocks.js", "page.js")

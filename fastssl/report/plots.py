@@ -10,19 +10,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from fastssl.report.cells import Cell, by_task, worst_and_best
-from fastssl.report.curves import Series, curve, rounded
 from fastssl.report.load import Run
 from fastssl.report.records import number
-from fastssl.report.run_metrics import Stat
-from fastssl.report.table import TEXTS
+from fastssl.report.run_metrics import Stat, stat
+from fastssl.report.tables import TEXTS
 from fastssl.sweep.grid import format_value
 
 SHOWN = 12  # classes in one plot; with more, the six worst and the six best are shown
 # The three pairs of the paper that differ by the curriculum alone.
 CURRICULUM = {"flexmatch": "fixmatch", "flexuda": "uda", "flexpl": "pseudolabel"}
 
+POINTS = 200  # of one curve
+POINTS_BY_CLASS = 100  # of one among a dozen
+
 Choice = dict[str, Any]
+Series = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -95,6 +100,62 @@ def line_choice(name: str, series: list[Series], runs: list[Run]) -> Choice:
         found |= {"x": first["x"], "t": first["t"]}
         found["series"] = [{k: v for k, v in item.items() if k not in "xt"} for item in series]
     return found
+
+
+def curve(
+    cell: Cell, lines: str, metric: str, *, scale: float = 1, c: int | None = None
+) -> Series | None:
+    """Return a metric, or that of class c, by step: the mean, lowest and highest over seeds.
+
+    `lines` is "evals" or "trains". The curve of a class has no lowest and highest.
+    """
+    tracks = []
+    for run in cell.used or cell.runs:
+        found = [(line, getattr(line, metric)) for line in getattr(run, lines)]
+        if c is not None:
+            found = [(line, values[c]) for line, values in found if c < len(values)]
+        known = [(line, scale * y) for line, y in found if y is not None]
+        if known:
+            tracks.append({line.step: (y, line.seconds) for line, y in known})
+    if not tracks:
+        return None
+    steps = shared_steps(tracks, POINTS if c is None else POINTS_BY_CLASS)
+    points = [[track[step] for track in tracks if step in track] for step in steps]
+    values = [[y for y, _ in rows] for rows in points]
+    times = [stat(seconds for _, seconds in rows) for rows in points]
+    series: Series = {
+        "name": cell.name,
+        "x": steps,
+        "t": [time and rounded(time.mean) for time in times],
+        "y": [rounded(sum(ys) / len(ys)) for ys in values],
+    }
+    if c is None and len(tracks) > 1:
+        series["lo"] = [rounded(min(ys)) for ys in values]
+        series["hi"] = [rounded(max(ys)) for ys in values]
+    return series
+
+
+def shared_steps(tracks: list[dict[int, Any]], count: int) -> list[int]:
+    """Return the steps at which every run that got so far has a value, at most `count` of them.
+
+    A mean over a changing set of runs would show the differences between runs as jumps.
+    """
+    ends = [(track, max(track)) for track in tracks]
+    every = sorted({step for track in tracks for step in track})
+    shared = [s for s in every if all(s in track for track, end in ends if end >= s)]
+    return thin(shared if len(shared) > 1 else sorted(tracks[0]), count)
+
+
+def thin(steps: list[int], count: int) -> list[int]:
+    """Return at most `count` steps, evenly spread, with the first and the last."""
+    if len(steps) <= count:
+        return steps
+    return [steps[round(index)] for index in np.linspace(0, len(steps) - 1, count)]
+
+
+def rounded(value: float) -> float:
+    """Round to what a plot can show: five digits."""
+    return float(f"{value:.5g}")
 
 
 def bar(name: str, value: Stat, group: str = "", scale: float = 1) -> dict[str, Any]:

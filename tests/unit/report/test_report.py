@@ -7,11 +7,11 @@ import time
 import pytest
 
 from fastssl import report
-from fastssl.report import cells, compare, curves, load, run_metrics
+from fastssl.report import cells, compare, load, plots, run_metrics
 from fastssl.report.content import build
 from fastssl.report.page import text_columns
 from fastssl.report.published import PublishedResult
-from fastssl.report.table import Entry, Table
+from fastssl.report.tables import Entry, Table
 from tests.fake_runs import write_run
 
 
@@ -257,14 +257,14 @@ def test_curves_are_means_over_the_runs_that_got_so_far(tmp_path):
     write_run(tmp_path / "a", {"seed": 0}, evals=10)
     write_run(tmp_path / "b", {"seed": 1}, evals=10)
     cell = cells.group(load.read_all([tmp_path]).runs)[0]
-    series = curves.curve(cell, "evals", "error")
+    series = plots.curve(cell, "evals", "error")
     both = [[line.error for line in run.evals] for run in cell.runs]
     mean = [sum(pair) / 2 for pair in zip(*both, strict=True)]
     assert series["y"] == pytest.approx(mean, rel=1e-4)
     assert series["lo"] == pytest.approx([min(p) for p in zip(*both, strict=True)], rel=1e-4)
-    assert curves.thin(list(range(1000)), 200)[0] == 0
-    assert curves.thin(list(range(1000)), 200)[-1] == 999
-    assert len(curves.thin(list(range(1000)), 200)) == 200
+    assert plots.thin(list(range(1000)), 200)[0] == 0
+    assert plots.thin(list(range(1000)), 200)[-1] == 999
+    assert len(plots.thin(list(range(1000)), 200)) == 200
 
 
 def test_a_hundred_runs_of_200_evaluations_give_a_small_page_in_seconds(tmp_path):
