@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from pipelines.jit import njit_cached
+
 Array = np.ndarray[Any, Any]
 
 BITS = 22  # of a weight, after the point
@@ -105,9 +107,7 @@ def _down(lines: Array, first: Array, count: Array, weights: Array) -> Array:
 
 
 # Read-only is what Pillow gives: its pixels are not ours to change.
-@njit(
-    "uint8[:,:,::1](Array(uint8, 3, 'C', readonly=True), UniTuple(float64, 4), int64)", cache=True
-)
+@njit_cached("uint8[:,:,::1](Array(uint8, 3, 'C', readonly=True), UniTuple(float64, 4), int64)")
 def resize(pixels: Array, box: tuple[float, float, float, float], side: int) -> Array:
     """Resize the part of an image within a box (left, top, right, bottom) to side x side."""
     height, width, _ = pixels.shape

@@ -1,14 +1,12 @@
 """Views on a CPU: all views of an image from one read, without the GIL, bit-exact to Pillow.
 
-The compiled code is cached on disk, so that only the first start compiles. Numba's cache checks
-the date of this file alone, but functions of other files are compiled into it. The stamp, a hash
-of those files, is therefore made part of the cache's key (`_compiled`).
+The compiled code is cached on disk, so that only the first start compiles. Functions of other files
+are compiled into it, so their stamp is part of the cache's key (`pipelines.jit`).
 """
 
 # mypy: disable-error-code="untyped-decorator, no-any-return, import-untyped"
 from __future__ import annotations
 
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
+from pipelines.jit import njit_cached, stamp
 from pipelines.views.kernel_cpu_ops import affine, copy, point, sharpness
 from pipelines.views.ops import (
     FILL,
@@ -99,49 +98,6 @@ def _finish(
             view[3 * x + 2] = blue[src[at + np.uint64(2)]]
 
 
-@njit
-def _views(
-    images: Array,
-    draws: Array,
-    geometry: Array,
-    addresses: Array,
-    table: Array,
-    first: int,
-    last: int,
-) -> None:
-    # Work buffers are allocated once per call, not once per image.
-    size = np.array((images.shape[1], images.shape[2]))
-    area = max(size[0] * size[1], (geometry[:, 0] * geometry[:, 1]).max()) * 3
-    one, other = np.empty(area, np.uint8), np.empty(area, np.uint8)
-    lut, straight = np.empty((3, 256), np.uint8), np.zeros(HEAD, np.int32)
-    counts, sums, plain = np.empty((3, 256), np.int32), np.empty(256), np.zeros(3, np.int64)
-    all_offsets = np.empty(geometry[:, 1].max(), np.int64)
-    same = np.arange(3 * 256).astype(np.uint8).reshape(3, 256)  # maps each byte to itself
-    for i in range(first, last):
-        image = images[i].reshape(-1)
-        for v in range(len(geometry)):
-            shape, row = geometry[v], draws[v, i]
-            count = shape[0] * shape[1] * 3
-            out = carray(_floats_at(addresses[v] + 4 * count * i), count)
-            offsets = all_offsets[: shape[1]]
-            _columns(row, size[1], shape[2], offsets)
-            if shape[4] == 0:  # no op and no Cutout: straight from the image
-                _finish(image, out, size, row, shape, offsets, table)
-            elif shape[3] == 1:  # ops on the whole image, then the crop
-                a, b = one[: len(image)], other[: len(image)]
-                copy(image, a)
-                a = _augment(a, b, size[0], size[1], row, counts, lut, sums)
-                _finish(a, out, size, row, shape, offsets, table)
-            else:
-                # The crop first, then ops on the view; `straight` and `plain` make `_finish` copy.
-                a, b = one[:count], other[:count]
-                _finish(image, a, size, row, shape, offsets, same)
-                a = _augment(a, b, shape[0], shape[1], row, counts, lut, sums)
-                _columns(straight, shape[1], 0, offsets)
-                plain[0], plain[1] = shape[0], shape[1]
-                _finish(a, out, plain, straight, plain, offsets, table)
-
-
 def _given(kind: Any, dimensions: int) -> Any:  # accepts read-only and writable arrays
     return types.Array(kind, dimensions, "C", readonly=True)
 
@@ -158,7 +114,7 @@ SIGNATURE = types.void(
 
 
 def _compiled(stamp: str) -> Any:
-    @njit(SIGNATURE, cache=True, nogil=True)
+    @njit_cached(SIGNATURE, nogil=True)
     def views(
         images: Array,
         draws: Array,
@@ -174,13 +130,44 @@ def _compiled(stamp: str) -> Any:
         padding, whether ops come first, and whether there are any. `addresses` are those of the
         float32 [images, height, width, 3] of each view. `table` normalizes each byte.
         """
-        # The values that a function closes over are part of the key of its cached code. The test
-        # is always true; it makes the function use the stamp.
-        if len(stamp) > 0:
-            _views(images, draws, geometry, addresses, table, first, last)
+        if len(stamp) == 0:  # never; it makes the function close over the stamp
+            return
+        # Work buffers are allocated once per call, not once per image.
+        size = np.array((images.shape[1], images.shape[2]))
+        area = max(size[0] * size[1], (geometry[:, 0] * geometry[:, 1]).max()) * 3
+        one, other = np.empty(area, np.uint8), np.empty(area, np.uint8)
+        lut, straight = np.empty((3, 256), np.uint8), np.zeros(HEAD, np.int32)
+        counts, sums, plain = np.empty((3, 256), np.int32), np.empty(256), np.zeros(3, np.int64)
+        all_offsets = np.empty(geometry[:, 1].max(), np.int64)
+        same = np.arange(3 * 256).astype(np.uint8).reshape(3, 256)  # maps each byte to itself
+        for i in range(first, last):
+            image = images[i].reshape(-1)
+            for v in range(len(geometry)):
+                shape, row = geometry[v], draws[v, i]
+                count = shape[0] * shape[1] * 3
+                out = carray(_floats_at(addresses[v] + 4 * count * i), count)
+                offsets = all_offsets[: shape[1]]
+                _columns(row, size[1], shape[2], offsets)
+                if shape[4] == 0:  # no op and no Cutout: straight from the image
+                    _finish(image, out, size, row, shape, offsets, table)
+                elif shape[3] == 1:  # ops on the whole image, then the crop
+                    a, b = one[: len(image)], other[: len(image)]
+                    copy(image, a)
+                    a = _augment(a, b, size[0], size[1], row, counts, lut, sums)
+                    _finish(a, out, size, row, shape, offsets, table)
+                else:
+                    # The crop first, then ops on the view. With `straight` and `plain`, `_finish`
+                    # moves no pixel.
+                    a, b = one[:count], other[:count]
+                    _finish(image, a, size, row, shape, offsets, same)
+                    a = _augment(a, b, shape[0], shape[1], row, counts, lut, sums)
+                    _columns(straight, shape[1], 0, offsets)
+                    plain[0], plain[1] = shape[0], shape[1]
+                    _finish(a, out, plain, straight, plain, offsets, table)
 
     return views
 
 
-_PARTS = (Path(__file__).with_name(name).read_bytes() for name in ("kernel_cpu_ops.py", "ops.py"))
-views = _compiled(sha256(b"".join(_PARTS)).hexdigest())
+views = _compiled(
+    stamp(*(Path(__file__).with_name(name) for name in ("kernel_cpu_ops.py", "ops.py")))
+)

@@ -15,11 +15,13 @@ rounding edge, and `draw` computes those few again by `ops.parameters`, which is
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import njit, types
 
+from pipelines.jit import njit_cached, stamp
 from pipelines.views.ops import (
     BRIGHTNESS,
     COLOR,
@@ -170,62 +172,69 @@ def _cutout(row: Array, side: float, x: float, y: float, seen: Array) -> None:
     row[6] = min(height, int(min(float(height), top + side)) + 1)
 
 
-@njit(
-    types.int64(
-        types.int32[:, ::1],
-        types.float64[:, ::1],
-        types.float64[:, ::1],
-        types.uint64[::1],
-        types.uint64[::1],
-        types.Array(types.int64, 1, "C", readonly=True),
-        types.int64[::1],
-        types.int64[::1],
-        types.bool_[::1],
-    ),
-    cache=True,
-    nogil=True,
+SIGNATURE = types.int64(
+    types.int32[:, ::1],
+    types.float64[:, ::1],
+    types.float64[:, ::1],
+    types.uint64[::1],
+    types.uint64[::1],
+    types.Array(types.int64, 1, "C", readonly=True),
+    types.int64[::1],
+    types.int64[::1],
+    types.bool_[::1],
 )
-def _draw(
-    rows: Array,
-    doubtful: Array,
-    ranges: Array,
-    key: Array,
-    counter: Array,
-    slots: Array,
-    space: Array,
-    seen: Array,
-    flags: Array,
-) -> int:
-    """Fill the rows; return how many ops are near a rounding edge (listed in `doubtful`)."""
-    ops = (rows.shape[1] - HEAD) // WIDTH
-    blocks = 1 if ops == 0 and not flags[1] else 2 + ops // 2
-    # Outputs: 0, 1 crop, 2 flip, 3 to 5 Cutout, then two for each op: which one, and how strong.
-    random = np.empty(4 * blocks, np.uint64)
-    factor = np.empty(1, np.float32)
-    bits = factor.view(np.int32)
-    count = 0
-    for i in range(len(slots)):
-        slot = np.uint64(slots[i])
-        for block in range(blocks):
-            first = counter[0] | np.uint64(block)
-            a, b, c, d = philox(key[0], key[1], first, slot, counter[2], counter[3])
-            random[4 * block], random[4 * block + 1] = a, b
-            random[4 * block + 2], random[4 * block + 3] = c, d
-        row = rows[i]
-        row[0] = (random[0] * np.uint64(space[0])) >> _SHIFT
-        row[1] = (random[1] * np.uint64(space[1])) >> _SHIFT
-        row[2] = flags[0] and random[2] >> np.uint64(31)
-        if flags[1]:
-            _cutout(row, random[3] * _UNIT, random[4] * _UNIT, random[5] * _UNIT, seen)
-        for op in range(ops):
-            code = np.int64((random[6 + 2 * op] * np.uint64(len(ranges))) >> _SHIFT)
-            low = ranges[code, 0]
-            magnitude = low + (ranges[code, 1] - low) * (random[7 + 2 * op] * _UNIT)
-            column = HEAD + WIDTH * op
-            row[column] = code
-            if not _parameters(code, magnitude, seen, row, column + 1, factor, bits):
-                doubtful[count, 0] = i
-                doubtful[count, 1] = column
-                doubtful[count, 2] = magnitude
-                count += 1
-    return count
+
+
+def _compiled(stamp: str) -> Any:
+    @njit_cached(SIGNATURE, nogil=True)
+    def _draw(
+        rows: Array,
+        doubtful: Array,
+        ranges: Array,
+        key: Array,
+        counter: Array,
+        slots: Array,
+        space: Array,
+        seen: Array,
+        flags: Array,
+    ) -> int:
+        """Fill the rows; return how many ops are near a rounding edge (listed in `doubtful`)."""
+        if len(stamp) == 0:  # never; it makes the function close over the stamp
+            return 0
+        ops = (rows.shape[1] - HEAD) // WIDTH
+        blocks = 1 if ops == 0 and not flags[1] else 2 + ops // 2
+        # Outputs: 0, 1 crop, 2 flip, 3 to 5 Cutout, then two for each op: which, and how strong.
+        random = np.empty(4 * blocks, np.uint64)
+        factor = np.empty(1, np.float32)
+        bits = factor.view(np.int32)
+        count = 0
+        for i in range(len(slots)):
+            slot = np.uint64(slots[i])
+            for block in range(blocks):
+                first = counter[0] | np.uint64(block)
+                a, b, c, d = philox(key[0], key[1], first, slot, counter[2], counter[3])
+                random[4 * block], random[4 * block + 1] = a, b
+                random[4 * block + 2], random[4 * block + 3] = c, d
+            row = rows[i]
+            row[0] = (random[0] * np.uint64(space[0])) >> _SHIFT
+            row[1] = (random[1] * np.uint64(space[1])) >> _SHIFT
+            row[2] = flags[0] and random[2] >> np.uint64(31)
+            if flags[1]:
+                _cutout(row, random[3] * _UNIT, random[4] * _UNIT, random[5] * _UNIT, seen)
+            for op in range(ops):
+                code = np.int64((random[6 + 2 * op] * np.uint64(len(ranges))) >> _SHIFT)
+                low = ranges[code, 0]
+                magnitude = low + (ranges[code, 1] - low) * (random[7 + 2 * op] * _UNIT)
+                column = HEAD + WIDTH * op
+                row[column] = code
+                if not _parameters(code, magnitude, seen, row, column + 1, factor, bits):
+                    doubtful[count, 0] = i
+                    doubtful[count, 1] = column
+                    doubtful[count, 2] = magnitude
+                    count += 1
+        return count
+
+    return _draw
+
+
+_draw = _compiled(stamp(Path(__file__).with_name("ops.py")))

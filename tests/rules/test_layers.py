@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = re.findall(
     r"\S+",
     """
-    pipelines.errors pipelines.text pipelines.registry pipelines.ffcv_compat pipelines.memory
-    pipelines.files pipelines.prefetch pipelines.store pipelines.sources pipelines.datasets
-    pipelines.convert
+    pipelines.errors pipelines.text pipelines.registry pipelines.jit pipelines.ffcv_compat
+    pipelines.memory pipelines.files pipelines.prefetch pipelines.store pipelines.sources
+    pipelines.datasets pipelines.convert
     pipelines.sampling pipelines.views pipelines.readers pipelines.loader pipelines
     fastssl.version fastssl.errors fastssl.plugins fastssl.distributed fastssl.models
     fastssl.algorithms fastssl.config fastssl.tracking fastssl.engine fastssl.inference
