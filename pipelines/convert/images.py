@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from pipelines.image_formats import open_file
+
 MOST_PIXELS = 100_000_000  # a bomb is refused by its header, before anything is decoded
 RESIZES = ("squash", "crop", "pad")
 LEVELS = 3 * 256  # length of the histogram of an RGB image
@@ -44,7 +46,7 @@ def load(path: str) -> Image.Image:
 def open_image(path: str) -> Image.Image:
     """Open an image as `load` does, but leave the global warning filters alone, for threads."""
     try:
-        with Image.open(path) as image:
+        with open_file(path) as image:
             width, height = image.size
             if width * height > MOST_PIXELS:
                 raise BadImageError(

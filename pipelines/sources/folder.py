@@ -6,9 +6,9 @@ from itertools import compress
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.image_formats import open_file
 from pipelines.sources import Skipped, Source, SourceOptions, SourceSplit, file_chunks
 from pipelines.sources.hold_out import fraction, held_out, note
 from pipelines.sources.label_file import read_labels
@@ -161,7 +161,7 @@ def suggested_size(files: Sequence[str]) -> int:
     sizes = []
     for path in files[:: max(len(files) // PROBED, 1)]:
         try:
-            with Image.open(path) as image:
+            with open_file(path) as image:
                 sizes.append(image.size)
         except Exception:  # bad images are reported when they are converted
             continue

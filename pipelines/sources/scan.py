@@ -6,15 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipelines.errors import DataError
+from pipelines.image_formats import suffixes
 from pipelines.sources import Skipped
-
-SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
-)
 
 
 def _has_image_suffix(entry: os.DirEntry[str]) -> bool:
-    return os.path.splitext(entry.name)[1].lower() in SUFFIXES
+    return os.path.splitext(entry.name)[1].lower() in suffixes()
 
 
 def _broken(entry: os.DirEntry[str]) -> bool:

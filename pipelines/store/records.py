@@ -72,10 +72,10 @@ class Stored:
         (stored,) = self.get(np.array([index]))
         if self._raw:
             return stored.reshape(self._shape)
-        from PIL import Image
+        from pipelines.image_formats import open_file
 
         try:
-            with Image.open(io.BytesIO(stored.tobytes()), formats=["JPEG"]) as image:
+            with open_file(io.BytesIO(stored.tobytes()), ("JPEG",)) as image:
                 pixels = np.asarray(image)
         except Exception as error:  # a decoder may raise anything
             raise self.damaged(index, f"cannot be decoded: {error}") from None

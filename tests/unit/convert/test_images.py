@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -132,6 +133,26 @@ def test_bad_pictures_are_refused_with_a_reason(tmp_path):
     Image.fromarray(np.zeros((4, 4), np.float32)).save(tmp_path / "float.tif")
     with pytest.raises(BadImageError, match="floating-point"):
         load(str(tmp_path / "float.tif"))
+
+
+def test_ghostscript_does_not_start_for_an_eps_file_of_another_name(tmp_path, monkeypatch):
+    from PIL import EpsImagePlugin
+
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "gs"
+    program.write_text(f"#!/bin/sh\necho started >> {tmp_path / 'started'}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    content = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    source = write_folder(tmp_path / "pets", classes=2, per_class=2)
+    (source / "class0" / "drawing.png").write_text(content)
+    with pytest.raises(BadImageError, match="not an image that can be read"):
+        load(str(source / "class0" / "drawing.png"))
+    raw = open_source(str(source), Options())  # looks at sizes
+    with pytest.raises(DataError, match="1 of 5 images cannot be read"):
+        convert(raw, tmp_path / "out", Options(workers=1))
+    assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
