@@ -15,11 +15,13 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from pipelines.errors import ResourceError, system_error
+from pipelines.errors import DataError, ResourceError, system_error
 
 # Some network file systems cannot sync a directory (SMB, FUSE, 9p) or lock a file (Lustre).
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
+
+MOST_JSON = 16 << 20  # bytes; the largest summary of a run takes a hundredth of it
 
 
 def sync(path: Path) -> None:
@@ -43,6 +45,28 @@ def write_atomic(path: Path, data: bytes | memoryview) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Write JSON that is complete or absent."""
     write_atomic(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """Return the content of a file; raise DataError if it has more than `limit` bytes."""
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise DataError(
+            f"{path} is larger than {limit:,} bytes, the most that is read of such a file",
+            "check where it comes from, and restore it from a copy",
+        )
+    return data
+
+
+def read_json(path: Path, limit: int = MOST_JSON) -> Any:
+    """Return what a JSON file contains; raise DataError if it is too large or not JSON."""
+    data = read_limited(path, limit)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise DataError(f"{path} is not JSON: {why}", "restore it from a copy") from None
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,8 @@ class SweepCell(BaseModel):
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, or {} if there is none that can be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = files.read_json(path)
+    except (OSError, DataError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import yaml
 
 from fastssl.errors import RESUME, ConfigError, DataError, ResourceError, writing
-from pipelines.files import Lock
+from pipelines.files import Lock, read_json
 
 LOCK = ".lock"
 EARLY = {"environment.json", ".environment.json.new", ".config.yaml.new"}
@@ -37,8 +36,8 @@ class RunFolder:
     def finished(self) -> bool:
         """Tell whether the summary of a whole run is here."""
         try:
-            return bool(json.loads(self.summary.read_bytes())["status"] == "finished")
-        except (OSError, ValueError, KeyError, TypeError):
+            return bool(read_json(self.summary)["status"] == "finished")
+        except (OSError, DataError, KeyError, TypeError):
             return False
 
     def claim(self, resume: bool) -> None:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from pipelines.errors import ResourceError
-from pipelines.files import Lock, is_locked, sync, write_atomic
+from pipelines.errors import DataError, ResourceError
+from pipelines.files import Lock, is_locked, read_json, sync, write_atomic, write_json
 
 
 def refuse(code):
@@ -94,3 +94,22 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, code):
     monkeypatch.setattr(fcntl, "flock", refuse(code))
     with pytest.raises(ResourceError, match="cannot be locked"):
         Lock(tmp_path / "lock")
+
+
+def test_json_is_read_up_to_a_limit(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"a": [1, 2]})
+    assert read_json(path) == {"a": [1, 2]}
+    size = path.stat().st_size
+    assert read_json(path, limit=size) == {"a": [1, 2]}
+    with pytest.raises(DataError, match=f"larger than {size - 1} bytes"):
+        read_json(path, limit=size - 1)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"1" * 5000])
+def test_what_is_not_json_is_named_in_one_line(tmp_path, data):
+    path = tmp_path / "a.json"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.json is not JSON") as caught:
+        read_json(path)
+    assert len(str(caught.value).splitlines()) == 2 and len(caught.value.what) < 400
