@@ -77,7 +77,7 @@ class Algorithm:
     name: str
     summary: str  # first sentence of the file
     views: Mapping[str, str]  # name in the batch -> recipe of pipelines.views
-    forwards: str  # forward passes of one step, as a sentence for `fastssl list`
+    forwards: str  # passes of one step for `fastssl list`; begins with their number
     config: type[Settings]
     step: Step
     init_state: Callable[[Any, DatasetInfo], State]

@@ -21,4 +21,4 @@ class Batch:
     views: dict[str, Tensor]  # name -> [U, 3, H, W], as the algorithm declared them
     position: Tensor  # [U] int64, positions in the unlabeled set
     global_positions: Tensor  # [U * ranks] int64, those of the global batch, in its order
-    key: Tensor  # [2] int64, Philox key for randomness inside the step
+    key: Tensor  # [2] int64, key of the random numbers drawn inside the step

@@ -115,7 +115,7 @@ def mark_most(state):
     return marks
 
 
-@pytest.mark.parametrize(("name", "settings"), CASES, ids=[f"{n}-{s}" for n, s in CASES])
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_loss_and_gradient_equal_the_formula(name, settings):
     algorithm, oracle = ALGORITHMS[name], getattr(oracles, name)
     config = algorithm.config(**settings)
