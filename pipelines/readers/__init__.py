@@ -6,7 +6,8 @@ repeats included, so that order, resume and ranks are the same with every reader
 views, normalization and prefetching do not belong here.
 
 To add a reader, write a subclass of `Reader` in a new module and add its `ReaderInfo` to the
-table in `base.py`. The configuration, `fastssl list readers` and `reader=auto` read that table.
+table in `base.py`, which the configuration and `fastssl list readers` read. `reader=auto` chooses
+`resident`, or a reader whose entry names a `format` that the store has.
 """
 
 from pipelines.readers.auto import Choice, choose

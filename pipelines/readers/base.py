@@ -37,8 +37,9 @@ class Reader(ABC):
         """Yield the images [n, H, W, 3] of every entry of the plan, in order.
 
         An array or tensor is valid until the next one is requested, because its memory may be
-        reused. A reader that works on the device yields tensors there, every other reader yields
-        arrays. A reader may consume the plan some entries ahead of what it yields.
+        reused. An entry may be empty or repeat an index. A reader that works on the device yields
+        tensors there, every other reader yields arrays. A reader may consume the plan some entries
+        ahead of what it yields.
         """
 
     def read(self, indices: Indices, out: Pixels) -> None:
