@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pipelines.errors import DataError, ResourceError
+from pipelines.errors import ConfigError, DataError, ResourceError
 from pipelines.loader.batch import Batch
 from pipelines.loader.transfer import Transfer
 from pipelines.prefetch import PATIENCE, Ring, StalledError
@@ -92,6 +92,12 @@ class Loader(AbstractContextManager["Loader"]):
         self.seed, self.threads, self.prefetch = seed, threads, prefetch
         self.mean, self.std = store.mean, store.std
         self.weak = recipes["weak"]
+        unknown = sorted(set(views.values()) - set(recipes))
+        if unknown:
+            raise ConfigError(
+                f"no view recipe is named {unknown[0]!r}; there are: {', '.join(sorted(recipes))}",
+                "correct `views` in the algorithm's file",
+            )
         self.views = {name: recipes[recipe] for name, recipe in views.items()}
         self.waited = 0.0
         """Seconds for which the consumer of `iterate` waited for batches."""

@@ -132,6 +132,11 @@ def test_a_batch_that_ranks_cannot_share_is_refused(store):
         open_loader(store, rank=0, world=3)
 
 
+def test_a_view_of_an_unknown_recipe_is_refused(store):
+    with pytest.raises(ConfigError, match="no view recipe is named 'medium'; there are: strong"):
+        open_loader(store, views={"weak": "medium"})
+
+
 def test_two_views_of_one_recipe_and_an_image_in_both_streams_differ(store):
     everything = np.arange(96)
     labels = store.labels("train")
