@@ -21,9 +21,10 @@ def ensure_store(name_or_path: str | os.PathLike[str]) -> Store:
     path = default_place(name)
     if not (path / NAME).exists():
         if not DATASETS[name].bundled:
+            download = "  (or --download)" if DATASETS[name].files else ""
             raise DataError(
                 f"{name} is not converted yet: there is no store at {path}",
-                f"fastssl convert {name} --root FOLDER_OF_ITS_FILES  (or --download)",
+                f"fastssl convert {name} --root FOLDER_OF_ITS_FILES{download}",
             )
         # Another process may be converting the same data set: wait for it.
         convert(open_source(name, Options()), path, wait=True)

@@ -32,7 +32,11 @@ def test_any_other_missing_store_says_what_to_type():
     with pytest.raises(DataError, match="not converted") as caught:
         ensure_store("cifar10")
     assert caught.value.fix.startswith("fastssl convert cifar10")
+    assert "--download" in caught.value.fix
     assert caught.value.exit_code == 3
+    with pytest.raises(DataError, match="not converted") as caught:
+        ensure_store("imagenet")
+    assert "--download" not in caught.value.fix, "a person must agree to its terms first"
 
 
 def test_folders_that_are_no_stores(tmp_path):
