@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 AGAIN = "free space or permissions there, then type the same line again"
+MISSING = "check that the path exists, then type the same line again"
 
 
 class UserError(Exception):
@@ -47,4 +48,5 @@ class ResourceError(UserError):
 def system_error(error: OSError, path: Path | None = None) -> ResourceError:
     """Return the user error for a refused system call; `path` if the error names no file."""
     where = os.fsdecode(error.filename) if error.filename is not None else path
-    return ResourceError(f"{where or 'a file'} can't be used: {error.strerror or error}", AGAIN)
+    fix = MISSING if isinstance(error, FileNotFoundError) else AGAIN
+    return ResourceError(f"{where or 'a file'} can't be used: {error.strerror or error}", fix)

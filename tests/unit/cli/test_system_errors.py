@@ -16,6 +16,7 @@ from fastssl.inference.prediction_files import predict
 from fastssl.inference.predictor import Predictor
 from fastssl.tracking.metrics import trim
 from fastssl.tracking.run_dir import RunFolder
+from pipelines.errors import system_error
 from pipelines.files import open_atomic
 from pipelines.store.store import open_store
 
@@ -64,6 +65,11 @@ def test_any_error_of_the_system_is_told(monkeypatch: pytest.MonkeyPatch, capsys
     with pytest.raises(OSError), join().contact(lambda *failure: noted.append(failure)):
         fail()
     assert noted[0][1].exit_code == 5
+
+
+def test_a_missing_file_is_not_blamed_on_space_or_permissions() -> None:
+    error = system_error(FileNotFoundError(errno.ENOENT, "No such file or directory", "/a.npz"))
+    assert "/a.npz" in error.what and error.fix.startswith("check that the path exists")
 
 
 def test_metrics_that_cannot_be_read_are_told(tmp_path: Path) -> None:
