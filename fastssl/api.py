@@ -1,7 +1,7 @@
 """The same verbs from Python: plain arguments in, plain objects out.
 
     fastssl.train("digits", algorithm="flexmatch", out="runs/a")
-    fastssl.load("runs/a").predict("picture.png").label
+    fastssl.load("runs/a").predict("image.png").label
 
 Everything heavy is imported when a function is called.
 """
