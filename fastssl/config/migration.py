@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from fastssl.algorithms import find_algorithm
 from fastssl.config.messages import describe
-from fastssl.config.resolve import read_yaml
 from fastssl.config.schema import RunConfig
+from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import ConfigError
 
 TABLES: dict[str, dict[str, Any]] = yaml.safe_load(

@@ -6,7 +6,6 @@ Later wins: default, then the file, then the overrides.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from fastssl.algorithms import ALGORITHMS, find_algorithm
 from fastssl.config import renamed
 from fastssl.config.messages import describe, nearest, raise_all
 from fastssl.config.schema import RunConfig
+from fastssl.config.yaml_files import parse_yaml, read_yaml
 from fastssl.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).resolve().parents[1]
 FOLDER = next(p for p in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if p.is_dir())
 ALGORITHM_SECTION = "algorithms"  # of a file: settings for whichever algorithm is chosen
-LARGEST = 2**16  # bytes of a configuration file; YAML is parsed at seconds per megabyte
 RUN_FILES = ("environment.json", "checkpoints", "summary.json")  # beside the config.yaml of a run
 
 
@@ -130,41 +129,6 @@ def available() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses a key that occurs twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
-        twice = {str(key) for key, count in Counter(keys).items() if count > 1}
-        if twice:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{', '.join(sorted(twice))} occurs twice", node.start_mark
-            )
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that must hold `key: value` lines."""
-    try:
-        size = path.stat().st_size
-        if size > LARGEST:
-            raise ConfigError(
-                f"{path} has {size:,} bytes, too many for a configuration", "give another file"
-            )
-        loader = _Loader(path.read_text(encoding="utf-8"))
-        found = loader.get_single_data()  # type: ignore[no-untyped-call]
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, TypeError, RecursionError) as error:
-        line = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{path} is not YAML: {line}", "correct the file") from error
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", "check the path") from error
-    if found is None:
-        return {}
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise ConfigError(f"{path} does not hold `key: value` lines", "correct the file")
-    return found
-
-
 def parse_overrides(overrides: list[str]) -> dict[str, Any]:
     """Turn `key=value` overrides into a dict; values are read as YAML, so 3 is a number."""
     found: dict[str, Any] = {}
@@ -173,8 +137,8 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
         if not equals or not key:
             raise ConfigError(f"{override!r} is not key=value", "type it as steps=1000")
         try:
-            found[key.strip()] = yaml.safe_load(text) if text.strip() else None
-        except (yaml.YAMLError, ValueError, RecursionError):
+            found[key.strip()] = parse_yaml(text)
+        except (yaml.YAMLError, ValueError, TypeError, RecursionError):
             found[key.strip()] = text
     return found
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import OnErrorOmit, TypeAdapter
 
 from fastssl.config.resolve import saved_values
+from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import DataError
 from fastssl.report.records import MetricsLine, Summary, number
 from fastssl.sweep.cell_state import COMPLETE, is_locked, read_cells, read_json, read_summary
@@ -21,7 +21,7 @@ from fastssl.tracking.metrics import read_metrics
 POINTS = 200  # training lines kept of one run: enough for a curve
 RECENT = 61  # training lines kept at the end of a run, for the time of a step
 LINES = TypeAdapter(list[OnErrorOmit[MetricsLine]])
-DAMAGE = (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError, DataError)
+DAMAGE = (OSError, ValueError, TypeError, RecursionError, DataError)
 
 
 @dataclass(slots=True)
@@ -95,8 +95,8 @@ def run_folders(root: Path) -> Iterator[Path]:
 
 def read_run(folder: Path, name: str) -> Run:
     """Read one run folder."""
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    if not isinstance(config, dict) or not {"data", "algorithm", "labels"} <= config.keys():
+    config = read_yaml(folder / "config.yaml", DataError)
+    if not {"data", "algorithm", "labels"} <= config.keys():
         raise ValueError("config.yaml is not that of a run")
     json.dumps(config, sort_keys=True)  # raises TypeError for keys and values that no run writes
     summary = Summary.model_validate(read_summary(folder))

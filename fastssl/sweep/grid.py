@@ -27,7 +27,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from fastssl.config.messages import describe, nearest
-from fastssl.config.resolve import FOLDER, ResolvedConfig, find, load, read_yaml
+from fastssl.config.resolve import FOLDER, ResolvedConfig, find, load
+from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import ConfigError
 
 FIRST = ("config", "data", "labels", "algorithm")  # the order of a cell's name; the seed is last

@@ -6,8 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import RESUME, ConfigError, DataError, ResourceError, writing
 from pipelines.files import Lock, read_json
 
@@ -94,12 +93,4 @@ class RunFolder:
 
     def read_config(self) -> dict[str, Any]:
         """Return the resolved configuration of the run."""
-        try:
-            found = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{self.path} holds no readable config.yaml", "give the folder of a run"
-            ) from error
-        if not isinstance(found, dict):
-            raise DataError(f"{self.config} is damaged", "give the folder of another run")
-        return found
+        return read_yaml(self.config, DataError)

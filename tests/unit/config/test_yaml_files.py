@@ -1,0 +1,81 @@
+"""YAML of other people: bounded in size, in what its aliases stand for, and in time."""
+
+import os
+import time
+import tracemalloc
+
+import pytest
+
+from fastssl.config.resolve import load, parse_overrides
+from fastssl.config.yaml_files import LARGEST, read_yaml
+from fastssl.errors import ConfigError, DataError
+
+
+def aliases(first: str, step: str, levels: int) -> str:
+    """Return YAML in which every line stands for several times the line before."""
+    lines = [f"k0: &k0 {first}"]
+    lines += [f"k{n}: &k{n} {step.replace('*', f'*k{n - 1}')}" for n in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+BOMBS = {
+    "lists": aliases("[x, x]", "[" + ", ".join("*" * 9) + "]", 9),
+    "mappings": aliases("{a: x}", "{a: *, b: *, c: *, d: *}", 12),
+    "merged mappings": aliases("{a: x}", "{<<: [*, *, *, *]}", 12),
+    "a long text": aliases("x" * 9000, "[" + ", ".join("*" * 40) + "]", 3),
+    "a list in itself": "lr: &a [*a]\n",
+    "a mapping in itself": "lr: &a {b: *a}\n",
+}
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_aliases_that_stand_for_too_much_are_refused_at_once(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        with pytest.raises(ConfigError, match="aliases stand for too many values") as caught:
+            read_yaml(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert caught.value.fix == "correct the file"
+    assert peak < 64 << 20
+    assert time.process_time() - began < 20
+
+
+def test_a_few_aliases_are_fine(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: digits\nlr: &rate 0.1\nweight_decay: *rate\n")
+    assert load(path).config.weight_decay == 0.1
+
+
+def test_the_size_is_bounded_whatever_stat_says(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("#" * LARGEST)
+    assert read_yaml(path) == {}
+    path.write_text("#" * (LARGEST + 1))
+    with pytest.raises(DataError, match=f"more than {LARGEST:,} bytes") as caught:
+        read_yaml(path, DataError)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_what_is_not_a_file_is_not_read(tmp_path, kind):
+    path = tmp_path / "config.yaml"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(ConfigError, match="is not a file"):
+        read_yaml(path)
+
+
+def test_aliases_of_an_override_are_bounded_too():
+    text = "[&a [x,x,x,x,x,x,x,x], &b [*a,*a,*a,*a,*a,*a,*a,*a]"
+    text += "".join(
+        f", &{new} [{','.join([f'*{old}'] * 8)}]"
+        for old, new in zip("bcdefg", "cdefgh", strict=True)
+    )
+    assert parse_overrides([f"lr={text}]"]) == {"lr": f"{text}]"}
