@@ -53,12 +53,18 @@ def init_state(config: SoftSettings, info: DatasetInfo) -> State:
     }
 
 
+def thresholds(state: State, config: SoftSettings, num_classes: int) -> Tensor:
+    """Return the average confidence [C]: from there on the weight of a pseudo-label is 1."""
+    return state["mean"].expand(num_classes)
+
+
 @algorithm(
     "softmatch",
     views={"weak": "weak", "strong": "strong"},
     config=SoftSettings,
     forwards="1: labeled, weak and strong together",
     init_state=init_state,
+    thresholds=thresholds,
     ratio=7,
 )
 def step(

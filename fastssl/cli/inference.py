@@ -123,6 +123,9 @@ def label(
     sheet: Annotated[
         Path | None, typer.Option(help="Contact sheet, .html or .png; default: beside OUT.")
     ] = None,
+    floor: Annotated[
+        float, typer.Option(help="Lowest confidence to trust; 0: learned thresholds alone.")
+    ] = 0.95,
     min_confidence: Annotated[float, typer.Option(help="Leave out lower confidences.")] = 0.0,
     trusted: Annotated[bool, typer.Option("--trusted", help="Only trusted images.")] = False,
     given: Annotated[bool, typer.Option("--given", help="Include the labels you gave.")] = False,
@@ -140,6 +143,7 @@ def label(
         out,
         checkpoint=checkpoint,
         sheet=sheet or out.with_suffix(".html"),
+        floor=floor,
         min_confidence=min_confidence,
         trusted_only=trusted,
         given=given,
@@ -151,9 +155,15 @@ def label(
     show(done["classes"], False)
     print(
         f"{done['written']:,} lines in {done['out']}, {done['trusted']:,} of {done['images']:,} "
-        f"images trusted; look at {done['sheet']}, correct the lines,\n"
-        f"then: fastssl convert FOLDER OUT --labels {done['out']}"
+        f"images trusted\nexpected precision of the trusted labels: {done['expected']}"
     )
+    for warning in done["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(f"look at {done['sheet']} and correct the lines of {done['out']}")
+    if not trusted or not given:
+        print("--trusted leaves out the lines that are not trusted, --given adds your own labels")
+    elif done["next"]:
+        print(f"next: {done['next']}")
 
 
 @app.command(epilog="Example: fastssl export runs/a model.onnx")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import softmax
 from torch import Tensor
 
 from fastssl.config.resolve import ResolvedConfig
@@ -90,7 +91,7 @@ class Predictor:
     def __init__(
         self, run: str | os.PathLike[str], which: str = "best", device: str | None = None
     ) -> None:
-        self.run = Path(run)
+        self.run, self.which = Path(run), which
         self.resolved, self.content = open_run(self.run, which)
         self.device = device_for(self.resolved, device)
         self.classes: list[str] = list(self.content["classes"])
@@ -126,8 +127,7 @@ class Predictor:
 
     def prediction(self, logits: npt.NDArray[np.float32]) -> Prediction:
         """Return the labels and probabilities for the logits of one image, [C]."""
-        scores = logits.astype(np.float64) - logits.max()
-        probability = np.exp(scores) / np.exp(scores).sum()
+        probability = probabilities(logits)
         # A stable sort puts the first of equal values first, as argmax does.
         order = np.argsort(-probability, kind="stable")[:TOP]
         top = [(self.classes[c], float(probability[c])) for c in order]
@@ -214,6 +214,12 @@ class Predictor:
         images = self.preprocessing.tensor(np.stack(pixels)).to(self.device.device)
         with self.device.autocast():
             return network(images).float().cpu().numpy()
+
+
+def probabilities(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return the softmax of logits [..., C] in double precision."""
+    found: npt.NDArray[np.float64] = softmax(logits.astype(np.float64), axis=-1)
+    return found
 
 
 def features_of(model: Any, images: Tensor) -> Tensor:

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fastssl.engine.build_data import make_data
-from fastssl.errors import DataError
-from fastssl.inference.predictor import Predictor
+from fastssl.errors import ConfigError, DataError
+from fastssl.inference.predictor import Predictor, probabilities
 from fastssl.inference.store_match import match_labels
 from pipelines.store.store import Store
 
-FALLBACK = 0.95  # threshold for an algorithm that has none
+FLOOR = 0.95  # lowest confidence that is trusted, unless the user chooses another
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,9 @@ class PseudoLabels:
         return rows
 
 
-def pseudo_label(model: Predictor, store: Store) -> PseudoLabels:
+def pseudo_label(model: Predictor, store: Store, floor: float = FLOOR) -> PseudoLabels:
     """Return the model's predictions for every unlabeled image of a store."""
+    thresholds = class_thresholds(model, floor)
     match_labels(model, store, "train")  # refuses classes that the model does not know
     indices = unlabeled(model, store)
     if not len(indices):
@@ -60,39 +61,47 @@ def pseudo_label(model: Predictor, store: Store) -> PseudoLabels:
             f"{store.path} has no unlabeled image",
             "give a store converted with --unlabeled DIR, or with --labels for a part of it",
         )
-    logits = np.concatenate(list(model.store(store, "train", indices))).astype(np.float64)
-    scores = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probability = scores / scores.sum(axis=1, keepdims=True)
+    probability = probabilities(np.concatenate(list(model.store(store, "train", indices))))
     return PseudoLabels(
         store=store,
         classes=model.classes,
         indices=indices,
         label=probability.argmax(axis=1),
         confidence=probability.max(axis=1),
-        thresholds=class_thresholds(model),
+        thresholds=thresholds,
     )
 
 
 def unlabeled(model: Predictor, store: Store) -> npt.NDArray[np.int64]:
     """Return the indices of the images whose labels the run did not see.
 
-    In the run's own store these are the unlabeled and the validation images that are not labeled.
-    In another store they are the images without a label, or all if every image has one.
+    In the run's own store these are the unlabeled images of the run; validation images have a
+    label. In another store they are the images without a label, or all if every image has one.
     """
     if model.trained_on(store):
         split, _ = make_data(model.resolved, store, 1)
-        everything = np.union1d(split.unlabeled, split.validation)
-        found: npt.NDArray[np.int64] = np.setdiff1d(everything, split.labeled)
+        found: npt.NDArray[np.int64] = np.setdiff1d(split.unlabeled, split.labeled)
         return found
     labels = store.labels("train")
     missing = np.flatnonzero(labels < 0)
     return missing if len(missing) else np.arange(len(labels))
 
 
-def class_thresholds(model: Predictor) -> npt.NDArray[np.float64]:
-    """Return the confidence at which the run's algorithm trusts a guess, for each class."""
+def class_thresholds(model: Predictor, floor: float) -> npt.NDArray[np.float64]:
+    """Return the confidence from which on a pseudo-label is trusted, for each class.
+
+    It is the current threshold of the run's algorithm, but not less than the floor: early in a
+    training, learned thresholds may be near 0.
+    """
+    if not 0 <= floor <= 1:
+        raise ConfigError(f"the floor is {floor}", "give a number from 0 to 1")
     count, resolved = len(model.classes), model.resolved
-    if resolved.algorithm.thresholds is None:
-        return np.full(count, FALLBACK)
-    found = resolved.algorithm.thresholds(model.content["state"], resolved.settings, count)
-    return np.asarray(found.double().numpy())
+    if resolved.algorithm.thresholds is not None:
+        found = resolved.algorithm.thresholds(model.content["state"], resolved.settings, count)
+        return np.asarray(np.maximum(found.double().numpy(), floor))
+    if not floor:
+        raise ConfigError(
+            f"{resolved.algorithm.name} has no thresholds, so a floor of 0 would trust everything",
+            f"give a floor above 0, for example {FLOOR}",
+        )
+    return np.full(count, floor)

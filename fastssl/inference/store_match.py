@@ -53,7 +53,7 @@ def notes_on(model: Predictor, store: Store, split: str) -> list[str]:
             f"its {split} images may have been trained on: the store of the run is gone, so this "
             "cannot be checked"
         )
-    elif seen := count_seen(own, store, split):
+    elif seen := int(seen_in_training(own, store, split).sum()):
         total = store.splits[split].count
         notes.append(f"{seen:,} of its {total:,} {split} images are training images of the model")
     return notes
@@ -77,18 +77,15 @@ def own_store(model: Predictor) -> Store | None:
     return found if model.trained_on(found) else None
 
 
-def count_seen(own: Store, store: Store, split: str) -> int:
-    """Return how many images of a split are training images of `own`: same file or same bytes."""
+def seen_in_training(own: Store, store: Store, split: str) -> npt.NDArray[np.bool_]:
+    """Return for each image of a split whether `own` trains on it: same file or same bytes."""
     paths = {path for path in own.source_paths("train") if os.path.isabs(path)}
-    known = own.records("train")
-    first = {(int(crc), int(size)): i for i, (crc, size) in enumerate(known[["crc", "size"]])}
-    seen = 0
-    for index, (record, path) in enumerate(
-        zip(store.records(split), store.source_paths(split), strict=True)
-    ):
-        same = first.get((int(record["crc"]), int(record["size"])))
+    known = own.records("train")[["crc", "size"]].tolist()
+    index_of = {key: index for index, key in enumerate(known)}
+    seen = np.array([path in paths for path in store.source_paths(split)])
+    for index, key in enumerate(store.records(split)[["crc", "size"]].tolist()):
         # The checksum has 32 bits: among many images some agree by chance, so compare the bytes.
-        seen += path in paths or (
-            same is not None and own.encoded("train", same) == store.encoded(split, index)
-        )
+        if key in index_of:
+            same = own.encoded("train", index_of[key]) == store.encoded(split, index)
+            seen[index] |= same
     return seen

@@ -55,9 +55,14 @@ def test_mistakes_of_use(trained: Path, tmp_path: Path) -> None:
 
 def test_label_and_export_print_what_they_did(trained: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.csv"
-    done = runner.invoke(app, ["label", str(trained), str(data / "digits"), "--out", str(out)])
+    words = ["label", str(trained), str(data / "digits"), "--out", str(out)]
+    done = runner.invoke(app, words)
     assert done.exit_code == 0, done.output
-    assert f"--labels {out}" in done.stdout and (tmp_path / "p.html").exists()
+    assert "--given adds your own labels" in done.stdout and (tmp_path / "p.html").exists()
+    assert "not estimated: no image is trusted" in done.stdout and "warning: " in done.stderr
+    done = runner.invoke(app, [*words, "--floor", "0", "--json"])
+    precision = json.loads(done.stdout)["precision"]
+    assert 0 < precision["low"] < precision["right"] / precision["trusted"] < precision["high"] < 1
     file = tmp_path / "m.safetensors"
     done = runner.invoke(app, ["export", str(trained), str(file)])
     assert done.exit_code == 0 and "difference" in done.stdout

@@ -38,9 +38,9 @@ def read(path: Path) -> list[dict[str, str]]:
 def test_lines_hold_path_label_confidence_threshold_and_trust(
     trained: Path, model: Predictor, data: Path, tmp_path: Path
 ) -> None:
-    done = fastssl.label(trained, data / "digits", tmp_path / "p.csv")
+    done = fastssl.label(trained, data / "digits", tmp_path / "p.csv", floor=0)
     rows = read(tmp_path / "p.csv")
-    assert list(rows[0]) == ["path", "label", "confidence", "threshold", "trusted"]
+    assert list(rows[0]) == ["path", "label", "confidence", "threshold", "trusted", "source"]
     assert len(rows) == done["images"] == 1437 - 400, "labeled images get no pseudo-label"
     levels = cpl.thresholds(model.content["state"], model.resolved.settings).tolist()
     assert max(levels) > 0, "no class has a threshold: the test tests nothing"
@@ -61,18 +61,36 @@ def test_freematch_labels_by_its_learned_thresholds(model: Predictor) -> None:
     learned = SimpleNamespace(
         classes=model.classes, resolved=resolved, content={"state": {"averages": averages}}
     )
-    levels = pseudo_label.class_thresholds(learned)
+    levels = pseudo_label.class_thresholds(learned, 0)
     assert levels == pytest.approx(0.8 * np.linspace(0.1, 0.2, 10) / 0.2)
+    floored = pseudo_label.class_thresholds(learned, 0.6)
+    assert floored == pytest.approx(np.maximum(levels, 0.6)) and floored.max() > 0.6
 
 
-def test_an_algorithm_with_one_threshold_labels_by_it_and_one_without_by_the_fallback(
-    model: Predictor,
-) -> None:
-    for overrides, level in ((["algorithm=uda"], 0.8), (["algorithm=softmatch"], 0.95)):
-        untrained = SimpleNamespace(
-            classes=model.classes, resolved=load("digits", overrides), content={"state": {}}
-        )
-        assert pseudo_label.class_thresholds(untrained).tolist() == [level] * 10
+def untrained(model: Predictor, *overrides: str, **state: torch.Tensor) -> SimpleNamespace:
+    resolved = load("digits", list(overrides))
+    return SimpleNamespace(classes=model.classes, resolved=resolved, content={"state": state})
+
+
+def test_no_threshold_is_below_the_floor(model: Predictor) -> None:
+    for overrides, floor, level in (
+        (["algorithm=uda"], 0, 0.8),
+        (["algorithm=uda"], 0.95, 0.95),
+        (["algorithm=uda", "algo.threshold=0.99"], 0.95, 0.99),
+        (["algorithm=supervised"], 0.7, 0.7),
+    ):
+        levels = pseudo_label.class_thresholds(untrained(model, *overrides), floor)
+        assert levels.tolist() == [level] * 10
+    soft = untrained(model, "algorithm=softmatch", mean=torch.tensor(0.75))
+    assert pseudo_label.class_thresholds(soft, 0).tolist() == [0.75] * 10
+
+
+def test_nothing_is_trusted_without_a_threshold(model: Predictor) -> None:
+    with pytest.raises(ConfigError, match="has no thresholds"):
+        pseudo_label.class_thresholds(untrained(model, "algorithm=supervised"), 0)
+    for floor in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ConfigError, match="floor"):
+            pseudo_label.class_thresholds(untrained(model), floor)
 
 
 def test_filters_leave_lines_out(trained: Path, data: Path, tmp_path: Path) -> None:
@@ -81,9 +99,10 @@ def test_filters_leave_lines_out(trained: Path, data: Path, tmp_path: Path) -> N
     done = fastssl.label(trained, digits, out, min_confidence=0.4)
     assert all(float(row["confidence"]) >= 0.4 for row in read(out))
     assert 0 < done["written"] < done["images"]
-    fastssl.label(trained, digits, out, trusted_only=True, given=True)
-    kinds = [row["trusted"] for row in read(out)]
-    assert kinds.count("given") == 400 and "no" not in kinds
+    fastssl.label(trained, digits, out, trusted_only=True, given=True, floor=0)
+    kinds = [(row["trusted"], row["source"]) for row in read(out)]
+    assert kinds.count(("given", "given")) == 400
+    assert set(kinds) == {("given", "given"), ("yes", "pseudo")}
     with pytest.raises(ConfigError, match="min_confidence"):
         fastssl.label(trained, digits, out, min_confidence=2)
 
