@@ -14,8 +14,8 @@ CLASSES, LABELED, UNLABELED, SIZE = 5, 6, 12, 8
 IMAGES = 40  # unlabeled images
 
 
-def facts(device: str = "cpu") -> DatasetInfo:
-    shares = torch.tensor([0.3, 0.1, 0.2, 0.25, 0.15], device=device)
+def facts(device: str = "cpu", dtype: torch.dtype = torch.float32) -> DatasetInfo:
+    shares = torch.tensor([0.3, 0.1, 0.2, 0.25, 0.15], dtype=torch.float64).to(device, dtype)
     return DatasetInfo(CLASSES, IMAGES, shares, device)
 
 

@@ -40,7 +40,9 @@ class DatasetInfo:
 
     num_classes: int
     num_unlabeled: int
-    labeled_shares: Tensor  # [C] class frequencies of the labeled set, summing to 1
+    # [C] class frequencies of the labeled set, summing to 1. Floating-point state takes its type
+    # and device from it, so that a run in double precision has no part in single precision.
+    labeled_shares: Tensor
     device: torch.device | str
 
 

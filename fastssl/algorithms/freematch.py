@@ -47,10 +47,8 @@ class FreeSettings(WeakStrongSettings):
 
 def init_state(config: FreeSettings, info: DatasetInfo) -> State:
     """Start every average at 1/C: confidence, prediction by class, pseudo-labels by class."""
-    import torch
-
     size = 2 * info.num_classes + 1
-    return {"averages": torch.full((size,), 1 / info.num_classes, device=info.device)}
+    return {"averages": info.labeled_shares.new_full((size,), 1 / info.num_classes)}
 
 
 def thresholds(state: State, config: FreeSettings, num_classes: int) -> Tensor:
@@ -80,7 +78,7 @@ def step(
     with torch.no_grad():
         classes, answer = strong.shape[1], weak.softmax(dim=1)
         confidence, pseudo_label = answer.max(dim=1)
-        counted = losses.class_frequencies(pseudo_label, classes, 1)
+        counted = losses.class_frequencies(pseudo_label, classes, answer.new_ones(()))
         # One tensor, so that one collective averages all three over the ranks.
         seen = torch.cat([confidence.mean()[None], answer.mean(0), counted])
         averages = state["averages"]

@@ -53,8 +53,8 @@ class ReMixSettings(MixMatchSettings):
 
 def init_state(config: ReMixSettings, info: DatasetInfo) -> State:
     """Start without predictions; the target frequencies are those of the labeled set."""
-    shares = info.labeled_shares.to(info.device).float().clone()
-    return {"predicted": shares.new_zeros(len(shares)), "wanted": shares}
+    shares = info.labeled_shares
+    return {"predicted": shares.new_zeros(len(shares)), "wanted": shares.clone()}
 
 
 @algorithm(

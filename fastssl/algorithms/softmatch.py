@@ -43,13 +43,11 @@ class SoftSettings(WeakStrongSettings):
 
 def init_state(config: SoftSettings, info: DatasetInfo) -> State:
     """Start the confidence with mean 1/C and variance 1, and without predictions."""
-    import torch
-
-    classes, device = info.num_classes, info.device
+    shares = info.labeled_shares
     return {
-        "predicted": torch.zeros(classes, device=device),
-        "mean": torch.full((), 1 / classes, device=device),
-        "variance": torch.ones((), device=device),
+        "predicted": shares.new_zeros(len(shares)),
+        "mean": shares.new_full((), 1 / len(shares)),
+        "variance": shares.new_ones(()),
     }
 
 

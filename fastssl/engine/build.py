@@ -45,6 +45,7 @@ class Learner:
     nonfinite: NonFiniteCheck
     quality: PseudoLabelStats
     step: Step  # the algorithm's step function, compiled if that was chosen
+    fraction: Tensor  # share of the training done, a scalar on the device for the step function
     stepped: bool = False  # whether this process has taken a step; see accumulate.reduction
 
     @property
@@ -120,17 +121,19 @@ def assemble(
     data = open_data(resolved, device, ranks, store)
     split = data.split
     labels = store.labels("train")
-    counts = np.bincount(labels[split.labeled], minlength=store.classes).astype(np.float32)
+    counts = torch.from_numpy(np.bincount(labels[split.labeled], minlength=store.classes))
     images = len(split.unlabeled) if resolved.algorithm.unlabeled else 0
+    model = build_model(resolved, store.classes, device)
+    # The precision of the model, but at least single: averages and shares need it.
+    dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
     info = DatasetInfo(
         num_classes=store.classes,
         num_unlabeled=images,
-        labeled_shares=torch.from_numpy(counts / counts.sum()).to(device.device),
+        labeled_shares=(counts / counts.sum(dtype=torch.float64)).to(device.device, dtype),
         device=device.device,
     )
     known: Any = labels[split.unlabeled] if images else labels[:0]
     truth = torch.from_numpy(known.astype(np.int16 if store.classes < 2**15 else np.int32))
-    model = build_model(resolved, store.classes, device)
     return Run(make_learner(resolved, device, ranks, model, info, truth), data)
 
 
@@ -200,4 +203,5 @@ def make_learner(
         nonfinite=NonFiniteCheck(model, device.device),
         quality=PseudoLabelStats(truth.to(device.device), info.num_classes),
         step=resolved.algorithm.step,
+        fraction=info.labeled_shares.new_zeros(()),
     )

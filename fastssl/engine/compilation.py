@@ -64,12 +64,13 @@ def seconds(learner: Learner, batch: Batch, step: Step) -> float:
     """Return the median time of forward and backward on copies that are thrown away."""
     student = copy.deepcopy(learner.model).train()
     nets, state = Nets(student, learner.ema.model), copy.deepcopy(learner.state)
-    fraction = torch.zeros((), device=learner.device.device)
     times = []
     for _ in range(TIMED + 1):
         began = time.perf_counter()
         with learner.device.autocast():
-            out = step(nets, batch, state, learner.resolved.settings, fraction, learner.ranks)
+            out = step(
+                nets, batch, state, learner.resolved.settings, learner.fraction, learner.ranks
+            )
         out.loss.backward()  # type: ignore[no-untyped-call]
         times.append(time.perf_counter() - began)
         student.zero_grad(set_to_none=True)

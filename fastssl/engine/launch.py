@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from fastssl import plugins
@@ -229,11 +228,10 @@ def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: b
     with out_of_memory(resolved):
         learner, data = assemble(resolved, device, ranks)
         run_trial_steps(learner, data, 0, "nothing is written")
-        fraction = torch.zeros((), device=device.device)
         times: list[float] = []
         for step, batch in enumerate(data.loader.iterate(0, min(REHEARSED, resolved.config.steps))):
             began = time.monotonic()
-            float(train_step(learner, batch, step, fraction).loss.detach())  # waits for the device
+            float(train_step(learner, batch, step).loss.detach())  # waits for the device
             times.append(time.monotonic() - began)
             # All ranks must stop after the same step: the next one has collectives.
             if ranks.max(int(step >= 2 and sum(times) > PATIENCE)):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fastssl.algorithms.base import StepOutput
 from fastssl.config.schema import RunConfig
@@ -39,18 +38,15 @@ TIME_UP = 1  # stands for "max_time is over" where otherwise the number of a sig
 STOP_CHECK_EVERY = 10  # steps on CUDA between two checks whether a rank was asked to stop
 
 
-def train_step(learner: Learner, batch: Batch, step: int, fraction: Tensor) -> StepOutput:
-    """Take one optimizer step and return what the algorithm's step function returned.
-
-    `fraction` is a scalar on the device, set to step / steps for the algorithm.
-    """
+def train_step(learner: Learner, batch: Batch, step: int) -> StepOutput:
+    """Take one optimizer step and return what the algorithm's step function returned."""
     config = learner.resolved.config
     for group in learner.optimizer.param_groups:
         group["lr"] = optim.learning_rate(config, step)
     # A tensor that is filled in place: a new Python number would recompile a compiled step.
-    fraction.fill_(step / config.steps)
+    learner.fraction.fill_(step / config.steps)
     learner.optimizer.zero_grad(set_to_none=True)
-    out = backward(learner, batch, fraction)  # over ranks, gradients are averaged in here
+    out = backward(learner, batch)  # over ranks, gradients are averaged in here
     # Unscale before clipping: `clip` is a norm of the true gradients. None without fp16.
     overflow = learner.scaler.unscale()
     if config.clip:
@@ -73,7 +69,7 @@ def train_step(learner: Learner, batch: Batch, step: int, fraction: Tensor) -> S
     return out
 
 
-def backward(learner: Learner, batch: Batch, fraction: Tensor) -> StepOutput:
+def backward(learner: Learner, batch: Batch) -> StepOutput:
     """Run the step function and backward, in as many parts as `accumulate` says.
 
     Loss and metrics are then the means over the parts.
@@ -86,7 +82,7 @@ def backward(learner: Learner, batch: Batch, fraction: Tensor) -> StepOutput:
         with accumulate.reduction(learner, last=part == parts - 1):
             with learner.device.autocast():
                 out = learner.step(
-                    learner.nets, piece, learner.state, settings, fraction, learner.ranks
+                    learner.nets, piece, learner.state, settings, learner.fraction, learner.ranks
                 )
             learner.scaler.scale(out.loss / parts).backward()  # type: ignore[no-untyped-call]
         learner.quality.add(out, piece.position)
@@ -117,12 +113,11 @@ class Training:
 
     def fit(self, stop: Stop) -> int:
         """Train to the last step; return 0, or what stopped it: a signal's number or TIME_UP."""
-        ranks, device = self.learner.ranks, self.learner.device.device
+        ranks = self.learner.ranks
         self.learner.student.train()
-        fraction = torch.zeros((), device=device)
         begun, waited = time.monotonic(), self.data.loader.waited
         for batch in self.data.loader.iterate(self.progress.step, self.config.steps):
-            self.out = train_step(self.learner, batch, self.progress.step, fraction)
+            self.out = train_step(self.learner, batch, self.progress.step)
             if self.first_step is None:
                 self.first_step = time.monotonic() - self.started
                 if self.config.compile != "off":
@@ -231,7 +226,6 @@ class Training:
 
     def evaluate(self) -> bool:
         """Evaluate the EMA model; return True if it is the best so far."""
-        self.learner.ema.copy_buffers()
         metrics = self.measure("test")
         if "train" in self.data.evaluations:  # images held out for validation
             metrics["validation_error"] = self.measure("train")["error"]

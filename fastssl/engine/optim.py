@@ -44,17 +44,22 @@ class Ema:
         self.decay = decay
         self._averages: list[Tensor] = list(self.model.parameters())
         self._weights = [p.detach() for p in student.parameters()]
-        self._buffers = list(zip(self.model.buffers(), student.buffers(), strict=True))
+        # Pairs of lists, one for each type: a list of mixed types would be copied one by one.
+        self._buffers: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        for own, theirs in zip(self.model.buffers(), student.buffers(), strict=True):
+            pair = self._buffers.setdefault(own.dtype, ([], []))
+            pair[0].append(own)
+            pair[1].append(theirs)
 
     @torch.no_grad()
     def update(self, moves: Tensor) -> None:
-        """Move towards the student by 1 - decay, or not at all if the scalar `moves` is 0."""
-        gaps = torch._foreach_sub(self._weights, self._averages)
-        torch._foreach_mul_(gaps, moves * (1 - self.decay))
-        torch._foreach_add_(self._averages, gaps)
+        """Move towards the student by 1 - decay, or not at all if the scalar `moves` is 0.
 
-    @torch.no_grad()
-    def copy_buffers(self) -> None:
-        """Copy the student's BatchNorm statistics; needed before an evaluation or a save."""
-        for mine, theirs in self._buffers:
-            mine.copy_(theirs)
+        The student's BatchNorm statistics are copied in every step, so that a step function that
+        runs the teacher in eval mode does not depend on when a run is evaluated or saved.
+        """
+        gaps = torch._foreach_sub(self._weights, self._averages)
+        torch._foreach_mul_(gaps, moves.to(self._averages[0].dtype) * (1 - self.decay))
+        torch._foreach_add_(self._averages, gaps)
+        for own, theirs in self._buffers.values():
+            torch._foreach_copy_(own, theirs)

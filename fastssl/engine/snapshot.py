@@ -20,7 +20,6 @@ def snapshot(
     `quality` are the learner's pseudo-label counts, averaged over ranks. Random
     numbers are keyed by seed and step and need no state.
     """
-    learner.ema.copy_buffers()
     store = data.store
     content: CheckpointContent = {
         "model": learner.model.state_dict(),

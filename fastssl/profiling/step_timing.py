@@ -37,10 +37,9 @@ def time_steps(
     host waits for the device at the start and at the end only, as in a training.
     """
     device = learner.device.device
-    progress = torch.zeros((), device=device)
     started, done = time.perf_counter(), 0
     for batch in batches:
-        train_step(learner, batch, done, progress)
+        train_step(learner, batch, done)
         done += 1
         if done == warmup:
             _synchronize(device)

@@ -42,13 +42,13 @@ file, count = Path(os.environ["HOLD"]), int(os.environ["HOLD_COUNT"])
 def hold(module):
     train_step = module.train_step
 
-    def held(run, batch, step, progress):
+    def held(run, batch, step):
         begun = len(list(file.parent.glob("runs/*/metrics.jsonl")))
         if step == 3 and begun >= count:
             file.with_suffix(".held").touch()
             while file.exists():
                 time.sleep(0.01)
-        return train_step(run, batch, step, progress)
+        return train_step(run, batch, step)
 
     module.train_step = held
 

@@ -23,10 +23,9 @@ def losses(name: str) -> list[float]:
     resolved = load("digits", [*TINY, f"algorithm={name}"])
     threads = torch.get_num_threads()
     learner, data = assemble(resolved, devices.choose(resolved.config))
-    fraction = torch.zeros(())
     try:
         return [
-            float(train_step(learner, data.loader.batch(step), step, fraction).loss.detach())
+            float(train_step(learner, data.loader.batch(step), step).loss.detach())
             for step in range(STEPS)
         ]
     finally:

@@ -23,12 +23,11 @@ def test_a_whole_step_never_waits(name):
     run = synthetic_learner("wrn-10-1", 4, 32, 100, algorithm=name, device="cuda")
     views = tuple(ALGORITHMS[name].views)
     batches = [make_batch(4, 32, 100, seed, "cuda", views=views) for seed in range(3)]
-    progress = torch.zeros((), device="cuda")
-    train_step(run, batches[0], 0, progress)  # cuDNN looks for its fastest way
+    train_step(run, batches[0], 0)  # cuDNN looks for its fastest way
     torch.cuda.set_sync_debug_mode("error")
     try:
         for number, batch in enumerate(batches[1:]):
-            train_step(run, batch, number + 1, progress)
+            train_step(run, batch, number + 1)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert int(run.nonfinite.bad_step) == -1
@@ -81,9 +80,8 @@ def test_a_compiled_step_computes_what_is_written(caplog):
         run = synthetic_learner("wrn-10-1", 4, 32, 100, device="cuda")
         if compiled:
             run.step = Compiled(run.algorithm.step, "step", 1)
-        progress = torch.zeros((), device="cuda")
         batches = [make_batch(4, 32, 100, seed, "cuda") for seed in range(6)]
-        outs = [train_step(run, batch, n, progress) for n, batch in enumerate(batches)]
+        outs = [train_step(run, batch, n) for n, batch in enumerate(batches)]
         found.append([float(out.loss.detach()) for out in outs])
     assert found[1][0] == pytest.approx(found[0][0], rel=2e-2)
     assert not [line for line in caplog.messages if "anew" in line or "break" in line]

@@ -58,7 +58,6 @@ def count(
     try:
         ranks = Ranks(0, world)
         learner = synthetic_learner(model, batch, size, images, algorithm=algorithm, ranks=ranks)
-        progress = torch.zeros(())
         views = tuple(ALGORITHMS[algorithm].views)
         counting = _Counting()
 
@@ -76,7 +75,7 @@ def count(
             counting.bytes.clear()
             one_batch = make_batch(batch, size, images, step, ranks=ranks, views=views)
             with counting:
-                train_step(learner, one_batch, step, progress)
+                train_step(learner, one_batch, step)
     finally:
         dist.destroy_process_group()
     kinds = {

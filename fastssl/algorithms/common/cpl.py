@@ -25,6 +25,7 @@ from fastssl.algorithms.base import Settings
 from fastssl.algorithms.common.losses import update_average
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from fastssl.algorithms.base import DatasetInfo, State
@@ -77,9 +78,9 @@ def init_state(config: CurriculumSettings, info: DatasetInfo) -> State:
         "counts": counts,
     }
     if config.prior == "labeled":
-        state["share"] = info.labeled_shares.to(info.device, torch.float32)
+        state["share"] = info.labeled_shares.clone()
     if config.prior == "estimated":
-        state["share"] = torch.zeros(info.num_classes, device=info.device)
+        state["share"] = torch.zeros_like(info.labeled_shares)
     return state
 
 
@@ -96,7 +97,7 @@ def curriculum(
         if config.prior == "estimated":
             seen = ranks.mean(logits.softmax(dim=1).mean(dim=0))
             update_average(state["share"], seen, config.prior_decay)
-        levels = thresholds(state, config)
+        levels = thresholds(state, config, dtype=logits.dtype)
         trusted = (confidence >= levels[pseudo_label]).to(logits.dtype)
         # Images are counted at the fixed threshold, not at the flexible one. Counting at the
         # flexible threshold would let a class raise its own threshold by being easy to pass.
@@ -106,9 +107,14 @@ def curriculum(
     return Decision(trusted, pseudo_label, levels)
 
 
-def thresholds(state: State, config: CurriculumSettings, num_classes: int = 0) -> Tensor:
-    """Return T(c) [C], computed from the marks of the steps before."""
-    counts = state["counts"].float()
+def thresholds(
+    state: State,
+    config: CurriculumSettings,
+    num_classes: int = 0,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Return T(c) [C], computed from the marks of the steps before; single precision by default."""
+    counts = state["counts"].to(dtype) if dtype else state["counts"].float()
     learned, unused = counts[:-1], counts[-1]
     if config.prior != "uniform":
         # A class expected at half the uniform frequency is learned equally well with half the

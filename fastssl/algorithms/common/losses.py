@@ -128,11 +128,11 @@ def align_distribution(probabilities: Tensor, predicted: Tensor, target: Tensor)
     return scaled / scaled.sum(dim=1, keepdim=True)
 
 
-def class_frequencies(labels: Tensor, classes: int, weight: Tensor | int) -> Tensor:
+def class_frequencies(labels: Tensor, classes: int, weight: Tensor) -> Tensor:
     """Return the weighted number of images of each class over the number of all images [C]."""
     import torch.nn.functional as F
 
-    return (F.one_hot(labels, classes).float().t() * weight).mean(dim=1)
+    return (F.one_hot(labels, classes).to(weight.dtype).t() * weight).mean(dim=1)
 
 
 def normalized_ratio(values: Tensor, histogram: Tensor) -> Tensor:

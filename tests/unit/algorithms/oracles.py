@@ -83,7 +83,9 @@ def flexible_mask(answer: Tensor, batch: Batch, memory: Memory, config: Any) -> 
     count = Counter(marks)
     scale = [1.0] * classes
     if config.prior == "labeled":
-        scale = [max(classes * float(share), 0.01) for share in facts().labeled_shares]
+        scale = [
+            max(classes * float(share), 0.01) for share in facts(dtype=torch.float64).labeled_shares
+        ]
     if config.prior == "estimated":
         mean = answer.mean(0)
         old = memory.get("share")
@@ -257,7 +259,7 @@ def remixmatch(net, teacher, batch, memory, config, t):
         mean, old = answer.mean(0), memory.get("mean")
         d = config.decay
         memory["mean"] = mean if old is None else d * old + (1 - d) * mean
-        q = answer * facts().labeled_shares / memory["mean"]
+        q = answer * facts(dtype=torch.float64).labeled_shares / memory["mean"]
         q = sharper(q / q.sum(1, keepdim=True), config.temperature)
     x = torch.cat([batch.images, strong, other, weak])
     y = torch.cat([one_hot(batch.labels, q), q, q, q])
@@ -282,7 +284,7 @@ def freematch(net, teacher, batch, memory, config, t):
     answer = p(w.detach())
     classes, n = answer.shape[1], len(answer)
     best, pseudo_label = answer.max(1)
-    histogram = torch.tensor([float((pseudo_label == c).sum()) / n for c in range(classes)])
+    histogram = answer.new_tensor([float((pseudo_label == c).sum()) / n for c in range(classes)])
     m = config.decay
     for name, now in (("t", best.mean()), ("a", answer.mean(0)), ("h", histogram)):
         memory[name] = m * memory.get(name, 1 / classes) + (1 - m) * now

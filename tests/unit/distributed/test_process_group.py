@@ -309,8 +309,8 @@ def accumulated(rank):
         )
         for step in range(5):
             whole = to_double(make_batch(8, 8, 80, step, views=("weak", "strong")))
-            train_step(both, share(whole, rank), step, torch.zeros(()))
-            train_step(alone, by_parts(whole), step, torch.zeros(()))
+            train_step(both, share(whole, rank), step)
+            train_step(alone, by_parts(whole), step)
             for (name, mine), other in zip(
                 both.model.named_parameters(), alone.model.parameters(), strict=True
             ):

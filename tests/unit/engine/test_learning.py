@@ -12,7 +12,7 @@ from torch import nn
 from fastssl.config.resolve import load
 from fastssl.config.schema import RunConfig
 from fastssl.engine import devices, loop, optim
-from fastssl.engine.build import assemble
+from fastssl.engine.build import assemble, build_model
 from fastssl.engine.optim import Ema
 from fastssl.engine.progress import TrainingProgress, evaluates
 from fastssl.engine.scaler import GROWTH_EVERY, START, Scaler
@@ -70,13 +70,35 @@ def test_the_average_follows_parameters_and_takes_buffers():
         for b in model.buffers():
             b.add_(3)
     ema.update(torch.ones(()))
-    ema.copy_buffers()
     for name, value in ema.model.state_dict().items():
         moved = 0.1 if name in dict(model.named_parameters()) else 3
         assert torch.allclose(value.float(), before[name].float() + moved, atol=1e-6), name
     held = copy.deepcopy(ema.model.state_dict())
     ema.update(torch.zeros(()))
     assert all(torch.equal(v, held[k]) for k, v in ema.model.state_dict().items())
+
+
+def test_a_run_in_double_precision_has_no_factor_in_single_precision(data, monkeypatch):
+    resolved = load("digits", [*TINY, "algorithm=freematch", "ema=0.999"])
+    built = build_model(resolved, 10, devices.choose(resolved.config)).double()
+    monkeypatch.setattr("fastssl.engine.build.build_model", lambda *given: built)
+    learner, feed = assemble(resolved, devices.choose(resolved.config))
+    feed.close()
+    assert learner.fraction.dtype == learner.state["averages"].dtype == torch.float64
+    with torch.no_grad():
+        learner.model.classifier.bias.fill_(1)  # from 0
+    learner.ema.update(torch.ones(()))
+    assert learner.ema.model.classifier.bias[0].item() == 1 - 0.999
+
+
+def test_an_eval_mode_teacher_does_not_depend_on_when_a_run_is_saved(data):
+    resolved = load("digits", [*TINY])
+    learner, feed = assemble(resolved, devices.choose(resolved.config))
+    loop.train_step(learner, feed.loader.batch(0), 0)
+    feed.close()
+    for own, theirs in zip(learner.ema.model.buffers(), learner.model.buffers(), strict=True):
+        assert torch.equal(own, theirs)
+    assert learner.model.bn.num_batches_tracked == 1
 
 
 def test_the_scaler_halves_after_an_overflow_and_doubles_after_many_good_steps():
@@ -124,7 +146,7 @@ def test_validation_chooses_and_the_test_set_reports():
 def test_a_step_in_parts_gives_the_means_of_its_parts(data):
     resolved = load("digits", [*TINY, "accumulate=2", "algorithm=fixmatch", "algo.threshold=0.1"])
     learner, feed = assemble(resolved, devices.choose(resolved.config))
-    batch, fraction = feed.loader.batch(0), torch.zeros(())
+    batch = feed.loader.batch(0)
     nets, state = copy.deepcopy((learner.nets, learner.state))
     outs = []
     for part, (labeled, rest) in enumerate([(slice(5), slice(10)), (slice(5, 10), slice(10, 20))]):
@@ -137,9 +159,11 @@ def test_a_step_in_parts_gives_the_means_of_its_parts(data):
             global_positions=batch.global_positions[rest],
             key=batch.key + part,
         )
-        outs.append(learner.step(nets, piece, state, resolved.settings, fraction, learner.ranks))
+        outs.append(
+            learner.step(nets, piece, state, resolved.settings, learner.fraction, learner.ranks)
+        )
         outs[-1].loss.backward()
-    found = loop.backward(learner, batch, fraction)
+    found = loop.backward(learner, batch)
     feed.loader.close()
 
     def by_hand(values):

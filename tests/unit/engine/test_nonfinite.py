@@ -49,13 +49,12 @@ def poisoned(out, learner, where):
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_weights_momenta_and_ema_stay_from_a_bad_step_on(run, where):
     learner, loader = run.learner, run.data.loader
-    fraction = torch.zeros(())
-    loop.train_step(learner, loader.batch(0), 0, fraction)
+    loop.train_step(learner, loader.batch(0), 0)
     before, real = weights(learner), learner.step
     learner.step = lambda *arguments: poisoned(real(*arguments), learner, where)
-    loop.train_step(learner, loader.batch(1), 1, fraction)
+    loop.train_step(learner, loader.batch(1), 1)
     learner.step = real
-    loop.train_step(learner, loader.batch(2), 2, fraction)
+    loop.train_step(learner, loader.batch(2), 2)
     assert int(learner.nonfinite.bad_step) == 1
     assert_same(before, weights(learner), "weights")
 
@@ -73,7 +72,7 @@ def test_a_bad_loss_of_any_part_of_a_step_is_seen(data, part):
         return replace(out, loss=out.loss + torch.nan) if calls[-1] == part else out
 
     learner.step = bad
-    loop.train_step(learner, feed.loader.batch(0), 0, torch.zeros(()))
+    loop.train_step(learner, feed.loader.batch(0), 0)
     feed.loader.close()
     assert calls == [0, 1] and int(learner.nonfinite.bad_step) == 0
     after = weights(learner)
@@ -84,7 +83,7 @@ def test_a_bad_loss_of_any_part_of_a_step_is_seen(data, part):
 def test_a_good_step_moves_everything(run):
     learner = run.learner
     before = weights(learner)
-    loop.train_step(learner, run.data.loader.batch(0), 0, torch.zeros(()))
+    loop.train_step(learner, run.data.loader.batch(0), 0)
     after = weights(learner)
     for key in ("model", "ema"):
         assert not torch.equal(before[key]["classifier.weight"], after[key]["classifier.weight"])
@@ -106,9 +105,9 @@ def poison_step(number):
     """Let a step of this process have a loss that is not finite."""
     real = loop.backward
 
-    def backward(learner, batch, fraction):
-        out = real(learner, batch, fraction)
-        step = round(float(fraction) * learner.resolved.config.steps)
+    def backward(learner, batch):
+        out = real(learner, batch)
+        step = round(float(learner.fraction) * learner.resolved.config.steps)
         return replace(out, loss=out.loss * torch.nan) if step == number else out
 
     loop.backward = backward
@@ -140,7 +139,7 @@ def test_an_fp16_overflow_is_not_divergence_unless_the_scale_is_below_one(run, l
         return replace(out, loss=out.loss * 0 + loss)
 
     learner.step = overflowing
-    loop.train_step(learner, run.data.loader.batch(0), 5, torch.zeros(()))
+    loop.train_step(learner, run.data.loader.batch(0), 5)
     assert int(learner.nonfinite.bad_step) == bad
     assert learner.scaler.state["skipped"] == 1
     assert_same(before, weights(learner)["model"], "weights")

@@ -40,7 +40,7 @@ def largest_allocation(run, file):
 
     batch = run.data.loader.batch(0)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        train_step(run.learner, batch, 0, torch.zeros(()))
+        train_step(run.learner, batch, 0)
     profiler.export_chrome_trace(str(file))
     events = json.loads(file.read_text())["traceEvents"]
     changes = [event["args"] for event in events if event["name"] == "[memory]"]
