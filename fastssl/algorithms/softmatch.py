@@ -8,8 +8,10 @@ and variance v of the confidence c, starting at 1/C and 1, weight and loss are
     H(y, p(x)) + lambda_u * mean(k * H(argmax ^p(w), p(s)))
 
 c is the confidence of ^p(w) after uniform alignment (scaled by uniform over running mean of
-predictions); the label is the prediction without it. USB divides the variance by n^2 with n = 2,
-which is also our default; both start the running mean of predictions with the first batch.
+predictions); the label is the prediction without it. This is USB's form: it divides the variance
+by n^2 with n = 2, which is also our default, and starts the running mean of predictions with the
+first batch, as ours does. TorchSSL averages the confidences before alignment, and aligns to the
+running mean of predictions on labeled images instead of to uniform.
 """
 
 from __future__ import annotations

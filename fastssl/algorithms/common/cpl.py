@@ -12,7 +12,8 @@ While nothing is marked, every threshold is 0 and every image is used. A mark is
 can only change its class. The counts are integers, updated by what the batch changes, so a step
 costs as much as the batch and not as the data set. TorchSSL and USB recount all marks in each
 step, keep one table per process and lose it on resume; ours is one table over all ranks and part
-of the checkpoint.
+of the checkpoint. When all images are marked with one class, TorchSSL keeps the thresholds of the
+step before; ours follow the equations above.
 """
 
 from __future__ import annotations
