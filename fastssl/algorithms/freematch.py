@@ -11,8 +11,8 @@ confidence t, the prediction a(c) and the histogram of pseudo-labels h(c), all s
 b is the mean prediction and g the histogram of predicted classes over the trusted strong views.
 The last term is the paper's fairness, with its sign; a class that is never predicted is left out.
 With bounds (`lowest`, `highest`), ours limit the overall threshold t; TorchSSL limits the product
-T(c). TorchSSL warms up with 2,049 supervised steps, but on SVHN alone; USB starts the averages at 1.
-Ours has no warm-up and starts them as the paper does.
+T(c). TorchSSL warms up with 2,049 supervised steps, but on SVHN alone; USB starts the averages at
+1. Ours has no warm-up and starts them as the paper does.
 """
 
 from __future__ import annotations
