@@ -35,6 +35,8 @@ def convert(source: str, out: Path | None, options: Options, *, progress: bool =
             logger.info("terms of %s: %s", raw.name, raw.terms)
         for note in raw.notes:
             logger.info("%s", note)
+        for warning in raw.warnings:
+            logger.warning("%s", warning)
         options.load()  # before the bar, so that its rate is that of the work
         began = time.monotonic()
         total = sum(split.count for split in raw.splits.values())

@@ -93,8 +93,14 @@ def convert(
     quality: Annotated[int | None, typer.Option(help="JPEG quality; 0 stores RAW.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes.")] = None,
     unlabeled: Annotated[Path | None, typer.Option(help="Images without a label.")] = None,
-    labels: Annotated[Path | None, typer.Option(help="CSV of path,label.")] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="CSV of path,label; the rest has no label.")
+    ] = None,
+    train_list: Annotated[
+        Path | None, typer.Option(help="CSV of path,label; the rest is left out.")
+    ] = None,
     test: Annotated[Path | None, typer.Option(help="Class folders to test on.")] = None,
+    test_list: Annotated[Path | None, typer.Option(help="CSV of path,label to test on.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="Share to test on.")] = None,
     seed: Annotated[int, typer.Option(help="Chooses the test images.")] = 0,
     on_error: Annotated[str, typer.Option(help="stop or skip at a bad image.")] = "stop",

@@ -1,6 +1,7 @@
 """The conversion of a source into a store: one pass over the images, every format at once."""
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from pipelines.files import sync
 from pipelines.sources import Chunk, Skipped, Source
 from pipelines.store import index, manifest
 from pipelines.store.index import escape
+from pipelines.text import for_terminal
 
 THREADS = 3  # a .beton, a checksum and a sync; the tar is written by our own thread
 SHOWN = 10  # bad images listed by name
@@ -61,6 +63,9 @@ def _check_source(source: Source) -> None:
     """Refuse a source without images, or with more than a store can name."""
     if not source.splits.get("train") or not source.splits["train"].count:
         raise DataError(f"{source.name} has no training images", "look at the folder you named")
+    twice = [name for name, count in Counter(source.class_names).items() if count > 1]
+    if twice:
+        raise DataError(f"two classes have the name {for_terminal(twice[0])!r}", "rename one")
     if len(source.class_names) > index.MOST_CLASSES:
         raise DataError(f"more than {index.MOST_CLASSES:,} classes", "join some of them")
     if max(split.count for split in source.splits.values()) > index.MOST_IMAGES:
@@ -197,7 +202,9 @@ def _check_bad(work: _Conversion) -> None:
     """Raise if images are bad and --on-error is not skip; forget splits without an image."""
     bad = work.bad
     if bad and work.options.on_error == "stop":
-        shown = "".join(f"\n    {escape(one.path)}: {one.why}" for one in bad[:SHOWN])
+        shown = "".join(
+            f"\n    {for_terminal(one.path)}: {for_terminal(one.why)}" for one in bad[:SHOWN]
+        )
         more = f"\n    and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
         total = sum(split.count for split in work.source.splits.values())
         raise DataError(

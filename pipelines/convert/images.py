@@ -9,8 +9,8 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pipelines.image_formats import open_file
+from pipelines.sources import MOST_PIXELS
 
-MOST_PIXELS = 100_000_000  # a bomb is refused by its header, before anything is decoded
 RESIZES = ("squash", "crop", "pad")
 LEVELS = 3 * 256  # length of the histogram of an RGB image
 

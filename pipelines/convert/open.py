@@ -1,6 +1,7 @@
 """From the SOURCE that the user typed to raw data: a standard name, a folder, or a `.npz`."""
 
 import os
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from pipelines.datasets import DATASETS
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources import Source, SourceOptions, arrays, folder
 from pipelines.sources.published import download
+
+OWN = ("unlabeled", "labels", "train_list", "test", "test_list", "test_fraction")
 
 
 def default_root() -> Path:
@@ -18,7 +21,7 @@ def default_root() -> Path:
 def open_source(name: str, options: SourceOptions) -> Source:
     """Return the raw data that `name` stands for."""
     if name in DATASETS:
-        _refuse_own(name, options)
+        _refuse(options, OWN, f"images of your own, not for {name}")
         entry, root = DATASETS[name], options.root or default_root()
         if options.download:
             download(entry, root, extra=not options.no_extra)
@@ -29,6 +32,7 @@ def open_source(name: str, options: SourceOptions) -> Source:
     if path.is_dir():
         return folder.source(path, options)
     if path.is_file() and path.suffix == ".npz":
+        _refuse(options, OWN[:-1], "a folder of images, not for a .npz")
         return arrays.source(path, options)
     near = get_close_matches(name, list(DATASETS), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -39,8 +43,7 @@ def _names() -> str:
     return f"the standard data sets are {', '.join(DATASETS)}"
 
 
-def _refuse_own(name: str, options: SourceOptions) -> None:
-    for key in ("unlabeled", "labels", "test", "test_fraction"):
+def _refuse(options: SourceOptions, keys: Iterable[str], purpose: str) -> None:
+    for key in keys:
         if getattr(options, key) is not None:
-            flag = "--" + key.replace("_", "-")
-            raise ConfigError(f"{flag} is for images of your own, not for {name}", "omit it")
+            raise ConfigError(f"--{key.replace('_', '-')} is for {purpose}", "omit it")

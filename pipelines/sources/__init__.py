@@ -23,7 +23,9 @@ Pixels: TypeAlias = "npt.NDArray[np.uint8]"  # [n, H, W, 3]
 Labels: TypeAlias = "npt.NDArray[Any]"  # [n] integers, -1 for no label
 Triple = tuple[float, float, float]  # red, green, blue
 
-ARRAY_CHUNK = 512  # images
+ARRAY_CHUNK = 512  # images, or as many as CHUNK_BYTES hold
+CHUNK_BYTES = 1 << 24
+MOST_PIXELS = 100_000_000  # of an image; more are refused before anything is decoded
 FILE_CHUNK = 8  # image files
 
 
@@ -37,16 +39,21 @@ class SourceOptions:
     no_extra: bool = False  # SVHN without its extra training images
     # Of one's own images:
     unlabeled: Path | None = None  # folder of images without a label
-    labels: Path | None = None  # CSV file of path,label
+    labels: Path | None = None  # CSV file of path,label; all other images have no label
+    train_list: Path | None = None  # the same, but all other images are left out
     test: Path | None = None  # folder of class folders
+    test_list: Path | None = None  # CSV file of path,label
     test_fraction: float | None = None
     seed: int = 0  # of the choice of test images
     follow: bool = False  # follow symbolic links that leave the folder
 
     def __post_init__(self) -> None:
         """Refuse values that contradict each other or are out of range."""
-        if self.test is not None and self.test_fraction is not None:
-            raise ConfigError("--test and --test-fraction are both given", "give one of them")
+        for keys in (("test", "test_list", "test_fraction"), ("labels", "train_list")):
+            given = [key for key in keys if getattr(self, key) is not None]
+            if len(given) > 1:
+                flags = " and ".join(f"--{key.replace('_', '-')}" for key in given)
+                raise ConfigError(f"{flags} are both given", "give one of them")
         if self.test_fraction is not None and not 0 <= self.test_fraction < 1:
             raise ConfigError(
                 f"a test fraction of {self.test_fraction} is out of range",
@@ -95,6 +102,7 @@ class Source:
     std: Triple | None = None
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # printed for the user
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +163,11 @@ class Dataset:
         )
 
 
+def chunk_length(image_bytes: int) -> int:
+    """Return how many images make a chunk: large ones would fill the memory of all workers."""
+    return max(min(ARRAY_CHUNK, CHUNK_BYTES // max(image_bytes, 1)), 1)
+
+
 def array_chunks(
     images: Pixels, labels: Labels, name: str, indices: Sequence[int] | None = None
 ) -> Iterator[Chunk]:
@@ -162,8 +175,9 @@ def array_chunks(
     import numpy as np
 
     indices = range(len(images)) if indices is None else indices
-    for start in range(0, len(images), ARRAY_CHUNK):
-        part = slice(start, start + ARRAY_CHUNK)
+    step = chunk_length(images[:1].nbytes)
+    for start in range(0, len(images), step):
+        part = slice(start, start + step)
         paths = [f"{name}:{index}" for index in indices[part]]
         yield Chunk(labels[part], paths, images=np.ascontiguousarray(images[part]))
 

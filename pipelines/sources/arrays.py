@@ -13,16 +13,18 @@ import numpy.typing as npt
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources import (
-    ARRAY_CHUNK,
+    MOST_PIXELS,
     Chunk,
     Labels,
     Source,
     SourceOptions,
     SourceSplit,
     array_chunks,
+    chunk_length,
 )
 from pipelines.sources.folder import side_for
-from pipelines.sources.hold_out import fraction, held_out, note
+from pipelines.sources.hold_out import FRACTION, describe, held_out
+from pipelines.store.index import MOST_CLASSES
 
 _HINT = (
     "save it by numpy.savez(FILE, images=..., labels=...): uint8 [n, height, width, 3] and "
@@ -32,8 +34,6 @@ _HINT = (
 
 def source(path: Path, options: SourceOptions) -> Source:
     """Return the arrays `images`, `labels` and, if they are there, `test_images`, `test_labels`."""
-    if options.unlabeled or options.labels or options.test:
-        raise ConfigError("--unlabeled, --labels and --test are for a folder of images", _HINT)
     try:
         with np.load(path, allow_pickle=False) as content:
             known = set(content.files)
@@ -45,17 +45,19 @@ def source(path: Path, options: SourceOptions) -> Source:
     names = _names(raw)
     labels = _numbers(raw["labels"], names)
     images = _open(path, "images", len(labels))
-    notes: list[str] = []
+    share = 0.0
+    chosen = np.zeros(len(labels), bool)
     if "test_images" in known and "test_labels" in known:
-        chosen = np.zeros(len(labels), bool)
+        if options.test_fraction is not None:
+            raise ConfigError(f"--test-fraction is given, and {path} has test_images", "omit it")
         test_labels = _numbers(raw["test_labels"], names)
         test_images = _open(path, "test_images", len(test_labels))
         test = _split(test_images, test_labels, np.ones(len(test_labels), bool))
     else:
-        share = fraction(options.test_fraction)
-        chosen = held_out(labels, share, options.seed)
-        test = _split(images, labels, chosen)
-        notes += [note(share)] if options.test_fraction is None else []
+        share = FRACTION if options.test_fraction is None else options.test_fraction
+        chosen = held_out(labels, [str(index) for index in range(len(labels))], share, options.seed)
+        test_labels, test = labels[chosen], _split(images, labels, chosen)
+    notes, warnings = describe(names, labels[~chosen], test_labels, share)
     splits = {"train": _split(images, labels, ~chosen), "test": test}
     return Source(
         name=path.stem,
@@ -63,6 +65,7 @@ def source(path: Path, options: SourceOptions) -> Source:
         splits={name: split for name, split in splits.items() if split.count},
         resize="crop",
         notes=notes,
+        warnings=warnings,
     )
 
 
@@ -74,6 +77,10 @@ def _names(raw: dict[str, npt.NDArray[Any]]) -> list[str]:
         return sorted({str(label) for label in labels.reshape(-1)} - {""})
     if labels.dtype.kind not in "iu" or not labels.size:
         raise DataError(f"labels are {labels.dtype}, {labels.shape}", _HINT)
+    if not 0 <= labels.max() < MOST_CLASSES:
+        raise DataError(
+            f"the largest label is {labels.max()}, not a class from 0 to {MOST_CLASSES - 1}", _HINT
+        )
     return [str(number) for number in range(int(labels.max()) + 1)]
 
 
@@ -113,7 +120,8 @@ def _open(path: Path, name: str, count: int) -> _Images:
     except Exception as error:
         raise DataError(f"{path}: {name} cannot be read: {error}", _HINT) from None
     colored = len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3))
-    if dtype != np.uint8 or fortran or not colored or shape[0] != count or 0 in shape:
+    fits = len(shape) >= 3 and 0 < math.prod(shape[1:3]) <= MOST_PIXELS
+    if dtype != np.uint8 or fortran or not colored or shape[0] != count or not fits:
         order = " in Fortran order" if fortran else ""
         raise DataError(f"{path}: {name} is {dtype} {shape}{order}, for {count} labels", _HINT)
     return _Images(path, name, shape)
@@ -135,8 +143,9 @@ def _chunks(images: _Images, labels: Labels, chosen: Labels) -> Iterator[Chunk]:
     one = math.prod(images.shape[1:])
     with zipfile.ZipFile(images.path) as archive, archive.open(f"{images.name}.npy") as file:
         _header(file)
-        for start in range(0, len(labels), ARRAY_CHUNK):
-            part = slice(start, start + ARRAY_CHUNK)
+        step = chunk_length(one)
+        for start in range(0, len(labels), step):
+            part = slice(start, start + step)
             count = len(labels[part])
             try:
                 data = file.read(count * one)

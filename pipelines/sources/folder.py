@@ -1,61 +1,72 @@
-"""A folder of one's own images: class folders, or a list of labels, and some without a label."""
+"""A folder of one's own images: class folders, or lists of images, and some without a label."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.image_formats import open_file
-from pipelines.sources import Skipped, Source, SourceOptions, SourceSplit, file_chunks
-from pipelines.sources.hold_out import fraction, held_out, note
-from pipelines.sources.label_file import read_labels
+from pipelines.sources import Labels, Source, SourceOptions, SourceSplit, file_chunks
+from pipelines.sources.hold_out import FRACTION, describe, held_out
+from pipelines.sources.label_file import Listed, read_list
 from pipelines.sources.scan import Scan
-from pipelines.store.index import escape
+from pipelines.text import for_terminal
 
 SIDES = (32, 48, 64, 96, 128, 160, 192, 224)
 PROBED = 32  # images whose headers suggest a size
+SHOWN = 10  # missing images listed by name
 _SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "unlabeled"}
 
 
-Files = list[tuple[str, int]]  # image files and their labels, in the order they are stored
+class Item(NamedTuple):
+    """An image file of a split."""
+
+    path: str
+    label: int  # -1: none
+    pseudo: bool = False  # True if a model chose the label: it is never tested on
 
 
 def source(folder: Path, options: SourceOptions) -> Source:
     """Return the images under a folder."""
-    share = 0.0 if options.test is not None else fraction(options.test_fraction)
-    folder = folder.absolute()
-    skipped: list[Skipped] = []
+    folder = folder.resolve() if ".." in folder.parts else folder.absolute()
+    scan = Scan(folder, options.follow, _apart(folder, options))
     notes: list[str] = []
-    scan = Scan(folder, options.follow, skipped, _apart(folder, options))
-    if options.labels is not None:
-        names, train = _listed(scan, options.labels)
+    if options.train_list is not None:
+        names, train = _train_list(folder, options.train_list)
+    elif options.labels is not None:
+        names, train = _labeled(scan, options.labels)
     else:
         names, train = _class_folders(scan, notes)
     if options.unlabeled is not None:
-        train += [(path, -1) for path in scan.at(options.unlabeled).images()]
-    labels = np.array([label for _, label in train], np.int64)
-    test = held_out(labels, share, options.seed)
-    size = suggested_size([path for path, _ in train])
-    splits = {
-        "train": _split([*compress(train, ~test)], size),
-        "test": _split([*compress(train, test)], size),
-    }
+        train += [Item(path, -1) for path in scan.at(options.unlabeled).images()]
+    share = 0.0
     if options.test is not None:
-        splits["test"] = _split(_test_folder(scan.at(options.test), names), size)
-    elif options.test_fraction is None:
-        notes.append(note(share))
-    if skipped:
-        notes.append(f"{len(skipped)} links leave the folder and were passed by; --follow")
+        test = _test_folder(scan.at(options.test), names)
+    elif options.test_list is not None:
+        test = _test_list(folder, options.test_list, names)
+        tested = {os.path.realpath(item.path) for item in test}
+        train = [item for item in train if os.path.realpath(item.path) not in tested]
+    else:
+        share = FRACTION if options.test_fraction is None else options.test_fraction
+        given = np.array([-1 if item.pseudo else item.label for item in train], np.int64)
+        keys = [os.path.relpath(item.path, folder) for item in train]
+        chosen = held_out(given, keys, share, options.seed)
+        train, test = [*compress(train, ~chosen)], [*compress(train, chosen)]
+    size = suggested_size([item.path for item in train])
+    about, warnings = describe(names, _labels(train), _labels(test), share)
+    splits = {"train": _split(train, size), "test": _split(test, size)}
     return Source(
         name=folder.name or "own",
         class_names=names,
         splits={name: split for name, split in splits.items() if split.count},
         resize="crop",
-        skipped=skipped,
-        notes=notes,
+        skipped=list(scan.links.values()),
+        notes=[*notes, *scan.notes(), *about],
+        warnings=warnings,
     )
 
 
@@ -71,7 +82,7 @@ def _apart(folder: Path, options: SourceOptions) -> frozenset[str]:
     return frozenset(map(str, real.values()))
 
 
-def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], Files]:
+def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], list[Item]]:
     """Return the classes, one for each folder, and their images."""
     folders = scan.folders()
     names = [path.name for path in folders]
@@ -83,7 +94,8 @@ def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], Files]:
     loose = scan.loose()
     if loose:
         raise DataError(
-            f"{escape(loose[0])} and {len(loose) - 1:,} more images lie outside class folders",
+            f"{for_terminal(loose[0])} and {len(loose) - 1:,} more images lie outside class "
+            "folders",
             "put them in a folder each class, or list them with --labels FILE.csv",
         )
     odd = [name for name in names if name.lower() in _SPLITS]
@@ -91,15 +103,15 @@ def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], Files]:
         notes.append(
             f"taken for classes: {', '.join(odd)}; use --test and --unlabeled if they are not"
         )
-    images: Files = []
+    images: list[Item] = []
     kept: list[str] = []
     for path in folders:
         files = list(scan.images(path))
         if files:
-            images += [(file, len(kept)) for file in files]
+            images += [Item(file, len(kept)) for file in files]
             kept.append(path.name)
         else:
-            notes.append(f"left out: the folder {escape(path.name)} holds no image")
+            notes.append(f"left out: the folder {for_terminal(path.name)} holds no image")
     if len(kept) < 2:
         raise DataError(
             f"{scan.root} holds {len(kept)} class folders with images; at least two are needed",
@@ -108,51 +120,85 @@ def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], Files]:
     return kept, images
 
 
-def _listed(scan: Scan, file: Path) -> tuple[list[str], Files]:
+def _labeled(scan: Scan, file: Path) -> tuple[list[str], list[Item]]:
     """Read labels from a list; an image that is not in it has none. Labeled images come first."""
-    root = os.fspath(scan.root)
-    # Paths are relative to the folder, or absolute, as `fastssl label` writes them.
-    wanted = {
-        os.path.relpath(path, root) if os.path.isabs(path) else path: label
-        for path, label in read_labels(file).items()
-    }
-    known = {os.path.relpath(path, scan.root): path for path in scan.images()}
+    wanted = {path: one for path, one in read_list(file, scan.root).items() if one.label}
+    known = dict.fromkeys(scan.images())
     lost = [path for path in wanted if path not in known]
-    if lost:
-        shown = "".join(f"\n    {escape(path)}" for path in lost[:10])
+    _refuse(file, lost, f"images that are not under {scan.root}")
+    return _items({path: wanted.get(path, Listed("", pseudo=False)) for path in known})
+
+
+def _train_list(folder: Path, file: Path) -> tuple[list[str], list[Item]]:
+    """Return the images of a list and no others."""
+    listed = read_list(file, folder)
+    _refuse(file, [path for path in listed if not os.path.isfile(path)], "images that do not exist")
+    return _items(listed)
+
+
+def _items(listed: dict[str, Listed]) -> tuple[list[str], list[Item]]:
+    """Return the classes, sorted, and the images: first those with a label."""
+    names = sorted({one.label for one in listed.values()} - {""}, key=_numbers_first)
+    number_of = {"": -1, **{name: number for number, name in enumerate(names)}}
+    items = [Item(path, number_of[one.label], one.pseudo) for path, one in listed.items()]
+    return names, sorted(items, key=lambda item: item.label < 0)
+
+
+def _numbers_first(name: str) -> tuple[bool, int, str]:
+    number = name.isascii() and name.isdecimal()
+    digits = name.lstrip("0") if number else ""  # compared as text: a number may have any length
+    return (not number, len(digits), digits or name)
+
+
+def _refuse(file: Path, paths: Sequence[str], what: str) -> None:
+    if paths:
+        shown = "".join(f"\n    {for_terminal(path)}" for path in paths[:SHOWN])
         raise DataError(
-            f"{file} lists {len(lost):,} images that are not under {scan.root}:{shown}",
-            "write paths relative to that folder",
+            f"{file} lists {len(paths):,} {what}:{shown}",
+            "write paths that are absolute or relative to the folder of images",
         )
-    names = sorted(set(wanted.values()), key=_numbers_first)
-    number_of = {name: number for number, name in enumerate(names)}
-    images = [(known[path], number_of[wanted[path]]) for path in known if path in wanted]
-    return names, images + [(known[path], -1) for path in known if path not in wanted]
 
 
-def _numbers_first(name: str) -> tuple[int, int, str]:
-    return (0, int(name), name) if name.isdecimal() else (1, 0, name)
+def _test_list(folder: Path, file: Path, names: list[str]) -> list[Item]:
+    listed = read_list(file, folder)
+    _refuse(file, [path for path in listed if not os.path.isfile(path)], "images that do not exist")
+    _refuse(file, [path for path, one in listed.items() if not one.label], "images without a label")
+    pseudo = [path for path, one in listed.items() if one.pseudo]
+    if pseudo:
+        raise DataError(
+            f"{file} lists {len(pseudo):,} images with source=pseudo, labels chosen by a model",
+            "test on labels given by people: remove these lines",
+        )
+    number_of = _numbers(names, {one.label for one in listed.values()})
+    return [Item(path, number_of[one.label]) for path, one in listed.items()]
 
 
-def _test_folder(scan: Scan, names: list[str]) -> Files:
-    number_of = {name: number for number, name in enumerate(names)}
-    images: Files = []
-    for path in scan.folders():
-        files = list(scan.images(path))
-        if files and path.name not in number_of:
-            raise DataError(
-                f"{path} is a class that the training images do not have",
-                f"the classes are: {', '.join(map(escape, names[:20]))}",
-            )
-        images += [(file, number_of[path.name]) for file in files]
+def _test_folder(scan: Scan, names: list[str]) -> list[Item]:
+    found = {path.name: list(scan.images(path)) for path in scan.folders()}
+    number_of = _numbers(names, {name for name, files in found.items() if files})
+    images = [Item(file, number_of[name]) for name, files in found.items() for file in files]
     if not images:
         raise DataError(f"{scan.root} holds no class folders with images", "look at --test")
     return images
 
 
-def _split(images: Files, size: int) -> SourceSplit:
-    paths = [path for path, _ in images]
-    labels = np.array([label for _, label in images], np.int64)
+def _numbers(names: list[str], tested: Iterable[str]) -> dict[str, int]:
+    """Return the number of each class after checking those of the test set."""
+    strangers = sorted(set(tested) - set(names))
+    if strangers:
+        raise DataError(
+            f"{for_terminal(strangers[0])} is a class that the training images do not have",
+            f"the classes are: {', '.join(map(for_terminal, names[:20]))}",
+        )
+    return {name: number for number, name in enumerate(names)}
+
+
+def _labels(images: Sequence[Item]) -> Labels:
+    return np.array([item.label for item in images], np.int64)
+
+
+def _split(images: Sequence[Item], size: int) -> SourceSplit:
+    paths, labels = [item.path for item in images], _labels(images)
     return SourceSplit(len(paths), size, lambda: file_chunks(paths, labels, paths))
 
 

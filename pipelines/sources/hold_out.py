@@ -1,33 +1,71 @@
-"""Choosing a test set where the user has none: a share of every class, by a seed."""
+"""Choosing a test set where the user has none, and what to report about the one there is."""
+
+from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
 from pipelines.sources import Labels
+from pipelines.text import for_terminal
 
 FRACTION = 0.1
+FEW, FEW_PER_CLASS = 50, 10  # test images; fewer are warned about
 
 
-def fraction(wanted: float | None) -> float:
-    """Return the share to hold out: a tenth by default."""
-    return FRACTION if wanted is None else wanted
+def held_out(labels: Labels, keys: Sequence[str], share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Mark the test images: of each class at most `share`, chosen by a hash of their keys.
 
-
-def held_out(labels: Labels, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Mark the test images: `share` of each class, at least one where a class has two."""
+    An image that is added later changes at most one other: a folder that is converted again tests
+    on the same images, so that a model that was trained before has not seen them.
+    """
     chosen = np.zeros(len(labels), bool)
     for label in np.unique(labels[labels >= 0]) if share else ():
-        members = np.flatnonzero(labels == label)
-        count = max(round(share * len(members)), 1) if len(members) > 1 else 0
-        count = min(count, len(members) - 1)
-        random = np.random.default_rng([seed, int(label)])
-        chosen[random.permutation(members)[:count]] = True
+        members = np.flatnonzero(labels == label).tolist()
+        count = int(share * len(members) + 1e-9)  # 0.1 * 30 is less than 3 in binary
+        chosen[sorted(members, key=lambda index: _hash(keys[index], seed))[:count]] = True
     return chosen
 
 
-def note(share: float) -> str:
-    """Return the note that images were held out."""
-    return (
-        f"{share:.0%} of every class is held out to test on; "
-        "change it by --test DIR or --test-fraction"
-    )
+def _hash(key: str, seed: int) -> bytes:
+    return blake2b(f"{seed}:{key}".encode(errors="surrogateescape"), digest_size=8).digest()
+
+
+def describe(
+    names: Sequence[str], train: Labels, test: Labels, held: float | None
+) -> tuple[list[str], list[str]]:
+    """Return notes and warnings on the images of each split; `held` is the share held out."""
+    labeled, tested = (np.bincount(part[part >= 0], minlength=len(names)) for part in (train, test))
+    notes = [
+        f"{len(train):,} training images, {labeled.sum():,} of them labeled ({_each(labeled)}); "
+        f"{len(test):,} test images ({_each(tested)})"
+    ]
+    if held and len(test):
+        notes.append(
+            f"up to {held:.0%} of every class is held out to test on; change it by --test DIR, "
+            "--test-list FILE or --test-fraction"
+        )
+    warnings = []
+    more = "give test images by --test DIR or --test-list FILE, or a larger --test-fraction"
+    if not len(test):
+        warnings.append(f"no test images: nothing will show how good a model is; {more}")
+    elif tested.sum() < FEW or tested.min() < FEW_PER_CLASS:
+        fewest = for_terminal(names[int(tested.argmin())])
+        warnings.append(
+            f"{len(test):,} test images, {tested.min()} of the class {fewest}, are too few for a "
+            f"test error that can be trusted; {more}"
+        )
+    alone = [
+        for_terminal(name)
+        for name, count in zip(names, labeled + tested, strict=True)
+        if count == 1
+    ]
+    if alone:
+        shown = ", ".join(alone[:5]) + (f" and {len(alone) - 5:,} more" if len(alone) > 5 else "")
+        warnings.append(f"classes with one labeled image: {shown}")
+    return notes, warnings
+
+
+def _each(counts: npt.NDArray[np.int64]) -> str:
+    low, high = counts.min(), counts.max()
+    return f"{low} to {high} per class" if low < high else f"{low} per class"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.errors import DataError
-from pipelines.sources import Dataset, Skipped, Source, SourceOptions, SourceSplit, file_chunks
+from pipelines.sources import Dataset, Source, SourceOptions, SourceSplit, file_chunks
 from pipelines.sources.scan import Scan
 
 DEVKIT = "ILSVRC2012_devkit_t12"
@@ -17,15 +17,13 @@ _FLAT = re.compile(r"ILSVRC2012_val_(\d{8})\.jpe?g", re.IGNORECASE)
 
 def source(entry: Dataset, root: Path, options: SourceOptions) -> Source:
     """Return the classes found under `train`, a thousand of them or a part."""
-    base, follow = _base(root), options.follow
-    skipped: list[Skipped] = []
-    train = _classes(base / "train", follow, skipped)
+    base = _base(root)
+    scan = Scan(base, options.follow)
+    train = _classes(scan, "train")
     if not train:
         raise _missing(entry, base / "train")
     names = sorted(train)
-    validation = _classes(base / "val", follow, skipped)
-    if not validation:
-        validation = _flat(entry, base, follow, skipped)
+    validation = _classes(scan, "val") or _flat(entry, base, scan)
     strangers = sorted(set(validation) - set(names))
     if strangers:
         raise DataError(
@@ -37,8 +35,8 @@ def source(entry: Dataset, root: Path, options: SourceOptions) -> Source:
         "train": _split(base, names, train, entry.train_size or entry.size),
         "test": _split(base, names, validation, entry.size),
     }
-    made = entry.source(names, splits, notes)
-    made.skipped.extend(skipped)
+    made = entry.source(names, splits, [*scan.notes(), *notes])
+    made.skipped.extend(scan.links.values())
     return made
 
 
@@ -56,18 +54,16 @@ def _missing(entry: Dataset, path: Path) -> DataError:
     )
 
 
-def _classes(folder: Path, follow: bool, skipped: list[Skipped]) -> dict[str, list[str]]:
-    if not folder.is_dir():
-        return {}
-    scan = Scan(folder, follow, skipped)
-    return {
-        path.name: list(scan.images(path)) for path in scan.folders() if _WNID.fullmatch(path.name)
-    }
+def _classes(scan: Scan, split: str) -> dict[str, list[str]]:
+    folder = scan.root / split
+    folders = scan.at(folder).folders() if folder.is_dir() else []
+    found = [path for path in folders if _WNID.fullmatch(path.name)]
+    return {path.name: list(scan.at(folder).images(path)) for path in found}
 
 
-def _flat(entry: Dataset, base: Path, follow: bool, skipped: list[Skipped]) -> dict[str, list[str]]:
+def _flat(entry: Dataset, base: Path, scan: Scan) -> dict[str, list[str]]:
     """Sort the images of a flat `val` into classes, by the devkit's ground truth."""
-    images = Scan(base / "val", follow, skipped).loose() if (base / "val").is_dir() else []
+    images = scan.at(base / "val").loose() if (base / "val").is_dir() else []
     numbered = [(path, _FLAT.fullmatch(Path(path).name)) for path in images]
     if not numbered:
         raise _missing(entry, base / "val")

@@ -1,48 +1,74 @@
-"""A list of labels: a CSV file of path,label; a heading may name more columns, passed by."""
+"""Lists of images: CSV files of path,label; a heading may name more columns, such as `source`."""
 
 import csv
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from pipelines.errors import DataError
-from pipelines.store.index import escape
+from pipelines.text import for_terminal, from_csv
+
+PSEUDO = "pseudo"  # in the column `source`, as `fastssl label` writes it
 
 
-def read_labels(file: Path) -> dict[str, str]:
-    """Read path → label; a first line `path,label,…` is a heading, an empty label is none."""
-    labels: dict[str, str] = {}
-    columns = 2
+class Listed(NamedTuple):
+    """What a list says about an image."""
+
+    label: str  # empty: none
+    pseudo: bool  # True if a model chose the label
+
+
+def read_list(file: Path, folder: Path) -> dict[str, Listed]:
+    """Return the images of a list by their absolute paths, which may be relative to `folder`."""
+    listed: dict[str, Listed] = {}
+    heading = ["path", "label"]
     try:
         with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
             for line, row in enumerate(csv.reader(text), 1):
-                if line == 1 and [cell.strip() for cell in row[:2]] == ["path", "label"]:
-                    columns = len(row)
-                    continue
-                if not row:
-                    continue
-                if len(row) != columns:
+                cells = [from_csv(cell.strip()) for cell in row]
+                if line == 1 and cells[:2] == heading:
+                    heading = cells
+                elif cells and len(cells) != len(heading):
                     raise DataError(
-                        f"{file}, line {line}: {len(row)} columns, not {_columns(columns)}",
-                        "write one path and one label a line, quoted if they hold a comma",
+                        f"{file}, line {line}: {len(cells)} columns, not {','.join(heading)}",
+                        "separate one path and one label a line by a comma, and quote names that "
+                        "hold a comma",
                     )
-                _take(labels, os.path.normpath(row[0].strip()), row[1].strip(), file, line)
-    except (OSError, csv.Error) as error:
+                elif cells:
+                    _add(
+                        listed,
+                        dict(zip(heading, cells, strict=True)),
+                        folder,
+                        f"{file}, line {line}",
+                    )
+    except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{file} cannot be read: {reason}", "look at --labels") from None
-    if not labels:
-        raise DataError(f"{file} lists no label", "write lines of path,label")
-    return labels
-
-
-def _columns(count: int) -> str:
-    return "path,label" if count == 2 else f"the {count} of the heading"
-
-
-def _take(labels: dict[str, str], path: str, label: str, file: Path, line: int) -> None:
-    if not label:
-        return
-    if labels.setdefault(path, label) != label:
         raise DataError(
-            f"{file}, line {line}: {escape(path)} is {label!r} here and {labels[path]!r} above",
+            f"{file} cannot be read: {reason}", "look at its name and content"
+        ) from None
+    if not any(one.label for one in listed.values()):
+        raise DataError(f"{file} lists no label", "write lines of path,label")
+    return listed
+
+
+def _add(listed: dict[str, Listed], cells: dict[str, str], folder: Path, where: str) -> None:
+    path, label = _absolute(cells["path"], folder), cells["label"]
+    before = listed.get(path, Listed("", pseudo=True))
+    if before.label and label and before.label != label:
+        raise DataError(
+            f"{where}: {for_terminal(path)} is {label!r} here and {before.label!r} above",
             "keep one of the two lines",
         )
+    pseudo = before.pseudo and cells.get("source") == PSEUDO
+    listed[path] = Listed(label or before.label, pseudo)
+
+
+def _absolute(path: str, folder: Path) -> str:
+    """Return one name for each image, however its path is written."""
+    path = os.path.normpath(os.path.join(folder, path))
+    if not path.startswith(f"{folder}{os.sep}"):
+        # An absolute path may lead to the folder by another name, such as a link's.
+        inside = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
+        if inside.split(os.sep)[0] != os.pardir:
+            return os.path.join(folder, inside)
+    return path

@@ -1,17 +1,21 @@
 """The walk over a folder of images: sorted, regular files only, links that stay inside."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipelines.errors import DataError
-from pipelines.image_formats import suffixes
+from pipelines.image_formats import HEIF_SUFFIXES, suffixes
 from pipelines.sources import Skipped
+from pipelines.text import for_terminal
+
+KINDS = 5  # of files that are not images, named in a note
 
 
-def _has_image_suffix(entry: os.DirEntry[str]) -> bool:
-    return os.path.splitext(entry.name)[1].lower() in suffixes()
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
 
 
 def _broken(entry: os.DirEntry[str]) -> bool:
@@ -20,36 +24,42 @@ def _broken(entry: os.DirEntry[str]) -> bool:
 
 @dataclass
 class Scan:
-    """Finds images under a folder and records what it skipped."""
+    """Finds images under a folder and records what it passed over."""
 
     root: Path
     follow: bool = False
-    skipped: list[Skipped] = field(default_factory=list)
     apart: frozenset[str] = frozenset()  # folders, by their real paths, that are skipped
+    links: dict[str, Skipped] = field(default_factory=dict)  # that leave the folder, by path
+    others: Counter[str] = field(default_factory=Counter)  # files by suffix, not images
 
     def __post_init__(self) -> None:
         self._real = os.path.realpath(self.root)
 
     def at(self, folder: Path) -> "Scan":
-        """Return a scan of another folder that records in the same list what it skipped."""
+        """Return a scan of another folder that records what it passed over together with this."""
         if not folder.is_dir():
             raise DataError(f"there is no folder {folder.absolute()}", "look at its name")
         return replace(self, root=folder.absolute())
 
     def images(self, folder: Path | None = None) -> Iterator[str]:
         """Yield the images under a folder and its subfolders, sorted by name."""
+        known = suffixes()
         start = os.fspath(folder or self.root)
-        stack: list[tuple[str, tuple[str, ...]]] = [(start, (os.path.realpath(start),))]
+        above: tuple[str, ...] = (self._real, os.path.realpath(start))
+        stack = [(start, above)]
         while stack:
             path, above = stack.pop()
-            below: list[tuple[str, tuple[str, ...]]] = []
+            below = []
             for entry in self._entries(path):
                 if entry.is_dir():
                     real = os.path.realpath(entry.path)
                     if real not in above:  # a link to a folder above would never end
                         below.append((entry.path, (*above, real)))
-                elif _has_image_suffix(entry) and (entry.is_file() or _broken(entry)):
-                    yield entry.path
+                elif entry.is_file() or _broken(entry):
+                    if _suffix(entry.name) in known:
+                        yield entry.path
+                    else:
+                        self.others[_suffix(entry.name)] += 1
             stack.extend(reversed(below))
 
     def folders(self) -> list[Path]:
@@ -61,8 +71,33 @@ class Scan:
         return [
             entry.path
             for entry in self._entries(os.fspath(self.root))
-            if entry.is_file() and _has_image_suffix(entry)
+            if entry.is_file() and _suffix(entry.name) in suffixes()
         ]
+
+    def notes(self) -> list[str]:
+        """Return what was passed over, and how to include it."""
+        notes = []
+        if self.links:
+            notes.append(
+                f"{len(self.links):,} links leave the folder and were passed over; --follow "
+                "includes them"
+            )
+        heif = sum(self.others[suffix] for suffix in HEIF_SUFFIXES)
+        if heif:
+            notes.append(
+                f"{heif:,} HEIC images were passed over; to include them: pip install pillow-heif"
+            )
+        rest = Counter({key: n for key, n in self.others.items() if key not in HEIF_SUFFIXES})
+        if rest:
+            kinds = [
+                f"{n:,} {for_terminal(key) or 'no suffix'}" for key, n in rest.most_common(KINDS)
+            ]
+            more = " and others" if len(rest) > KINDS else ""
+            notes.append(
+                f"{rest.total():,} files whose suffix is not that of an image were passed over: "
+                f"{', '.join(kinds)}{more}"
+            )
+        return notes
 
     def _entries(self, path: str) -> list[os.DirEntry[str]]:
         try:
@@ -84,7 +119,6 @@ class Scan:
         target = os.path.realpath(entry.path)
         if target == self._real or target.startswith(self._real + os.sep):
             return True
-        skipped = Skipped(entry.path, "a link that leaves the folder; --follow includes it")
-        if skipped not in self.skipped:
-            self.skipped.append(skipped)
+        why = "a link that leaves the folder; --follow includes it"
+        self.links[entry.path] = Skipped(entry.path, why)
         return False

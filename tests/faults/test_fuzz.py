@@ -17,7 +17,7 @@ from fastssl.config.schema import RunConfig
 from fastssl.errors import UserError
 from fastssl.tracking.metrics import read_metrics, trim
 from fastssl.tracking.run_dir import RunFolder
-from pipelines.sources.label_file import read_labels
+from pipelines.sources.label_file import read_list
 from tests.faults.fuzzing import bounded, corrupted, fuzz
 
 KEYS = st.sampled_from([*RunConfig.model_fields, "algo.threshold", "algorithms", "stpes", ""])
@@ -126,7 +126,7 @@ def test_label_files(tmp_path, tally, times):
         file.write_bytes(content)
         with count, bounded():
             try:
-                assert read_labels(file)
+                assert read_list(file, tmp_path)
             except UserError as error:
                 assert error.exit_code == 3
 

@@ -7,7 +7,8 @@ import pytest
 
 from pipelines.convert import Options, convert
 from pipelines.convert.open import open_source
-from pipelines.errors import DataError
+from pipelines.errors import ConfigError, DataError
+from pipelines.sources import array_chunks, arrays
 from pipelines.store.store import Store, open_store
 from pipelines.store.verify import verify
 from tests.reading import check
@@ -76,6 +77,41 @@ def test_arrays_that_are_wrong(wrong, tmp_path):
     write_npz(tmp_path / "mine.npz", **wrong)
     with pytest.raises(DataError):
         open_source(str(tmp_path / "mine.npz"), Options())
+
+
+@pytest.mark.parametrize("label", [-1, -5, 2_000_000_000, 40_000])
+def test_labels_out_of_range_are_refused_before_classes_are_counted(label, tmp_path, monkeypatch):
+    made = lambda *_: pytest.fail("a list of classes is made")  # noqa: E731
+    monkeypatch.setattr(arrays, "range", made, raising=False)
+    write = {"images": np.zeros((2, 8, 8, 3), np.uint8), "labels": np.array([-1, label])}
+    np.savez(tmp_path / "mine.npz", **write)
+    with pytest.raises(DataError, match=f"label is {max(label, -1)}"):
+        open_source(str(tmp_path / "mine.npz"), Options())
+
+
+def test_large_images_are_read_a_few_at_a_time(tmp_path):
+    images = np.zeros((40, 900, 900, 3), np.uint8)
+    np.savez_compressed(tmp_path / "mine.npz", images=images, labels=np.arange(40) % 2)
+    raw = open_source(str(tmp_path / "mine.npz"), Options(test_fraction=0))
+    sizes = [chunk.images.nbytes for chunk in raw.splits["train"].chunks()]
+    assert sum(sizes) == images.nbytes and max(sizes) <= 1 << 24
+    in_memory = [chunk.images.nbytes for chunk in array_chunks(images, np.zeros(40), "memory")]
+    assert sum(in_memory) == images.nbytes and max(in_memory) <= 1 << 24
+
+
+def test_a_class_name_that_appears_twice_is_refused(tmp_path):
+    write_npz(tmp_path / "mine.npz", class_names=np.array(["a", "b", "a", "c"]))
+    with pytest.raises(DataError, match="two classes have the name 'a'"):
+        stored(tmp_path / "mine.npz", tmp_path / "out")
+
+
+def test_options_of_folders_are_refused(tmp_path):
+    write_npz(tmp_path / "mine.npz")
+    with pytest.raises(ConfigError, match="--test-list is for a folder of images"):
+        open_source(str(tmp_path / "mine.npz"), Options(test_list=tmp_path / "test.csv"))
+    write_npz(tmp_path / "mine.npz", test_images=np.zeros((1, 8, 8, 3), np.uint8), test_labels=[0])
+    with pytest.raises(ConfigError, match="has test_images"):
+        open_source(str(tmp_path / "mine.npz"), Options(test_fraction=0.5))
 
 
 def test_a_file_that_is_no_npz(tmp_path):
