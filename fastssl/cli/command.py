@@ -6,9 +6,7 @@ gives two lines on stderr and an exit code, never a traceback.
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +15,7 @@ import typer
 from fastssl.cli import profile
 from fastssl.cli.app import Config, Json, Overrides, app
 from fastssl.errors import ConfigError, UserError, system_error
+from fastssl.tracking.streams import discard_stdout, reader_has_ended, repair_streams
 
 UsageError: Any = typer.BadParameter.__mro__[1]  # typer gives its base no public name
 
@@ -154,28 +153,35 @@ app.add_typer(profile.app, name="profile")
 
 def main() -> None:
     """Run the command; the console script."""
+    repair_streams()
     try:
         try:
             code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         finally:
             sys.stdout.flush()  # reports a full disk here, not in the interpreter's shutdown
-        sys.exit(code)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        code = report(error)
     except UsageError as error:
-        print(f"error: {usage_error(error)}", file=sys.stderr)
-        sys.exit(2)
+        code = report(usage_error(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output, such as `head`, has ended
-        sys.stderr.close()
-        sys.exit(0)
-    except OSError as error:
-        if error.errno is None:  # not raised by a system call: a bug, whose traceback is needed
+        code = 130
+    except (OSError, SystemExit) as error:
+        # typer turns a broken pipe into SystemExit(1)
+        if reader_has_ended():
+            code = 0
+        elif isinstance(error, OSError) and error.errno is not None:
+            code = report(system_error(error))
+        else:  # not raised by a system call: a bug, whose traceback is needed
             raise
-        sys.exit(report_system_error(error))
+        discard_stdout()
+    sys.exit(code)
+
+
+def report(error: UserError) -> int:
+    """Print an error in two lines; return the exit code."""
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
 
 
 def usage_error(error: Any) -> ConfigError:
@@ -185,14 +191,3 @@ def usage_error(error: Any) -> ConfigError:
     example = (error.ctx.command.epilog or "") if error.ctx else ""
     fix = f"type for example {example.removeprefix('Example: ')}; " if example else ""
     return ConfigError(f"{verb}: {what[0].lower()}{what[1:]}", f"{fix}see {verb} --help")
-
-
-def report_system_error(error: OSError) -> int:
-    """Print a refused system call in two lines; return the exit code."""
-    found = system_error(error)
-    with suppress(OSError, ValueError):
-        print(f"error: {found}", file=sys.stderr)
-    # What is still in the buffer of stdout would fail again when the interpreter flushes it.
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return found.exit_code

@@ -6,9 +6,10 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any, cast
 
 from fastssl.tracking.console import LOGGER, ConsoleHandler, clock
+from fastssl.tracking.streams import ForgivingStream
 
 logger = logging.getLogger(__name__)
 EVERY = 10.0  # seconds between two lines if there is no terminal
@@ -36,7 +37,7 @@ class Bar:
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[text]}"),
-            console=Console(stderr=True),
+            console=Console(file=cast(IO[str], ForgivingStream(sys.stderr))),
         )
         bar.start()
         self._task = bar.add_task("", total=total, text="")

@@ -55,7 +55,7 @@ def test_any_error_of_the_system_is_told(monkeypatch: pytest.MonkeyPatch, capsys
         raise PermissionError(errno.EACCES, "Permission denied", "/some/log.txt")
 
     monkeypatch.setattr(command, "app", fail)
-    monkeypatch.setattr(command.os, "dup2", lambda *numbers: None)
+    monkeypatch.setattr(command, "discard_stdout", lambda: None)
     with pytest.raises(SystemExit) as ended:
         command.main()
     assert ended.value.code == 5

@@ -1,0 +1,64 @@
+"""The command without a usable terminal: lost, closed, nobody reads it, or it is plain ASCII."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from tests.runs import TINY
+
+
+def fastssl(*words, **named):
+    command = [sys.executable, "-m", "fastssl", *map(str, words)]
+    return subprocess.run(command, text=True, timeout=240, **named)
+
+
+def test_a_lost_terminal_does_not_fail_a_run(data, tmp_path):
+    out = tmp_path / "run"
+    master, terminal = pty.openpty()
+    command = [sys.executable, "-m", "fastssl", "train", "digits", *TINY, "--out", str(out)]
+    child = subprocess.Popen(command, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    shown = b""
+    while b"starting" not in shown:  # the bar is there
+        shown += os.read(master, 1 << 12)
+    os.close(master)  # from here on, every write fails with EIO
+    assert child.wait(240) == 0
+    assert json.loads((out / "summary.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["list algorithms", "list nothing", "train digits --dry-run"])
+def test_closed_streams_change_no_exit_code(closed, words, data):
+    line = f"{sys.executable} -m fastssl {words} {' '.join(TINY)} {closed}"
+    if words.startswith("list"):
+        line = f"{sys.executable} -m fastssl {words} {closed}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=240)
+    assert "Traceback" not in done.stdout + done.stderr and "Exception" not in done.stderr
+    assert done.returncode == (2 if "nothing" in words else 0), done.stderr
+
+
+@pytest.mark.parametrize("verb", ["predict", "eval", "list", "convert"])
+def test_a_reader_that_has_ended_is_no_error(verb, trained, data, tmp_path):
+    words = {
+        "predict": ["predict", trained, data / "digits"],
+        "eval": ["eval", trained],
+        "list": ["list", "algorithms"],
+        "convert": ["convert", "digits", tmp_path / "new"],
+    }[verb]
+    read, write = os.pipe()
+    os.close(read)
+    done = fastssl(*words, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_text_that_the_terminal_cannot_show_is_escaped(data):
+    place = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for words in (["config", "digits"], ["list", "algorithms"], ["train", "--help"], ["--help"]):
+        done = fastssl(*words, env=place, capture_output=True)
+        assert done.returncode == 0 and done.stdout, done.stderr
