@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,7 @@ __all__ = [
     "ResourceError",
     "UserError",
     "cannot_write",
+    "memory_error",
     "system_error",
     "writing",
 ]
@@ -43,3 +46,24 @@ def writing(path: Path, fix: str = AGAIN) -> Iterator[None]:
         yield
     except OSError as error:
         raise cannot_write(path, error, fix) from error
+
+
+def memory_error(error: Exception) -> ResourceError | None:
+    """Return the user error for a failure that a limit on memory explains, else None.
+
+    Under such a limit (`ulimit -v`) libraries fail in many ways: an import, a kernel that cannot
+    be created, a MemoryError. All of them count if the limit was almost reached.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limited = limit != resource.RLIM_INFINITY
+    if not isinstance(error, MemoryError):
+        used = re.search(r"VmPeak:\s*(\d+)", Path("/proc/self/status").read_text())
+        almost_reached = used is not None and 1024 * int(used[1]) > limit - 2**30
+        if not limited or not (almost_reached or "failed to map segment" in str(error)):
+            return None
+    cause = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    within = f" of {limit / 2**30:.1f} GB" if limited else ""
+    return ResourceError(
+        f"the memory{within} is not enough ({cause})",
+        "raise the limit with `ulimit -v unlimited`" if limited else "close other programs",
+    )

@@ -14,7 +14,7 @@ import typer
 
 from fastssl.cli import profile
 from fastssl.cli.app import Config, Json, Overrides, app
-from fastssl.errors import ConfigError, UserError, system_error
+from fastssl.errors import ConfigError, UserError, memory_error, system_error
 from fastssl.tracking.streams import discard_stdout, reader_has_ended, repair_streams
 
 UsageError: Any = typer.BadParameter.__mro__[1]  # typer gives its base no public name
@@ -159,23 +159,29 @@ def main() -> None:
             code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         finally:
             sys.stdout.flush()  # reports a full disk here, not in the interpreter's shutdown
-    except UserError as error:
-        code = report(error)
-    except UsageError as error:
-        code = report(usage_error(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130
-    except (OSError, SystemExit) as error:
-        # typer turns a broken pipe into SystemExit(1)
-        if reader_has_ended():
-            code = 0
-        elif isinstance(error, OSError) and error.errno is not None:
-            code = report(system_error(error))
-        else:  # not raised by a system call: a bug, whose traceback is needed
-            raise
-        discard_stdout()
+    except (Exception, SystemExit) as error:
+        code = explain(error)
     sys.exit(code)
+
+
+def explain(error: Exception | SystemExit) -> int:
+    """Print what the user can do about an error; return the exit code, or raise if it is a bug."""
+    if isinstance(error, UserError):
+        return report(error)
+    if isinstance(error, UsageError):
+        return report(usage_error(error))
+    if isinstance(error, BrokenPipeError | SystemExit) and reader_has_ended():
+        discard_stdout()  # typer turns a broken pipe into SystemExit(1)
+        return 0
+    if isinstance(error, OSError) and error.errno is not None:
+        discard_stdout()  # the disk behind it may be full
+        return report(system_error(error))
+    if isinstance(error, Exception) and (found := memory_error(error)):
+        return report(found)
+    raise error
 
 
 def report(error: UserError) -> int:

@@ -3,10 +3,12 @@
 import json
 import os
 import pty
+import resource
 import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from tests.runs import TINY
 
@@ -19,11 +21,12 @@ def fastssl(*words, **named):
 def test_a_lost_terminal_does_not_fail_a_run(data, tmp_path):
     out = tmp_path / "run"
     master, terminal = pty.openpty()
-    command = [sys.executable, "-m", "fastssl", "train", "digits", *TINY, "--out", str(out)]
+    words = [*TINY, "steps=100", "log_every=1", "--out", str(out)]
+    command = [sys.executable, "-m", "fastssl", "train", "digits", *words]
     child = subprocess.Popen(command, stdout=terminal, stderr=terminal)
     os.close(terminal)
     shown = b""
-    while b"starting" not in shown:  # the bar is there
+    while b"/100 " not in shown:  # the bar is there
         shown += os.read(master, 1 << 12)
     os.close(master)  # from here on, every write fails with EIO
     assert child.wait(240) == 0
@@ -57,8 +60,25 @@ def test_a_reader_that_has_ended_is_no_error(verb, trained, data, tmp_path):
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
-def test_text_that_the_terminal_cannot_show_is_escaped(data):
+def test_text_that_the_terminal_cannot_show_is_escaped(trained, tmp_path):
+    file = tmp_path / "grün.png"
+    Image.new("RGB", (16, 16)).save(file)
     place = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    for words in (["config", "digits"], ["list", "algorithms"], ["train", "--help"], ["--help"]):
+    for words in (["predict", trained, file], ["config", "digits"], ["train", "--help"]):
         done = fastssl(*words, env=place, capture_output=True)
         assert done.returncode == 0 and done.stdout, done.stderr
+    done = fastssl("predict", trained, file, env=place, capture_output=True)
+    assert "gr\\xfcn.png" in done.stdout
+
+
+@pytest.mark.parametrize("gigabytes", [0.5, 2])
+def test_a_limit_on_memory_gets_two_lines(gigabytes, data):
+    limit = int(gigabytes * 2**30)
+    done = fastssl(
+        "train", "digits", *TINY, "--dry-run",
+        capture_output=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )  # fmt: skip
+    lines = done.stderr.splitlines()
+    assert done.returncode == 5 and len(lines) == 2, done.stderr
+    assert "ulimit -v" in lines[1]
