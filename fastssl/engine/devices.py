@@ -38,19 +38,24 @@ class Device:
 
 
 def choose(config: RunConfig, local_rank: int = 0, local_world: int = 1) -> Device:
-    """Choose the device of this process and set what is global in torch."""
-    device = choose_device(config.device, local_rank)
-    precision = choose_precision(config.precision, device)
-    threads, loader_threads = choose_threads(config, local_world)
-    torch.set_num_threads(threads)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    """Choose the device of a training process and set what is global in torch and malloc."""
+    chosen = resolve(config, local_rank, local_world)
+    torch.set_num_threads(chosen.threads)
+    if chosen.device.type == "cuda":
+        torch.cuda.set_device(chosen.device)
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
     else:
         host_memory.keep()
-    return Device(device, precision, threads, loader_threads)
+    return chosen
+
+
+def resolve(config: RunConfig, local_rank: int = 0, local_world: int = 1) -> Device:
+    """Choose the device without a change to the process, which may be a caller's notebook."""
+    device = choose_device(config.device, local_rank)
+    precision = choose_precision(config.precision, device)
+    return Device(device, precision, *choose_threads(config, local_world))
 
 
 def choose_threads(config: RunConfig, local_world: int = 1) -> tuple[int, int]:

@@ -236,10 +236,12 @@ def features_of(model: Any, images: Tensor) -> Tensor:
 
 def device_for(resolved: ResolvedConfig, wanted: str | None) -> devices.Device:
     """Return the device for prediction, which need not be the one of the training."""
-    config = resolved.config.model_copy(update={"device": wanted} if wanted else {})
+    # Not with the threads of the training: a sweep divides the cores among its runs.
+    changed = {"threads": 0, "device": wanted or resolved.config.device}
+    config = resolved.config.model_copy(update=changed)
     if config.device.startswith("cuda") and not wanted and not torch.cuda.is_available():
         config = config.model_copy(update={"device": "cpu"})
     kind = devices.choose_device(config.device, 0).type
     if kind == "cpu" and config.precision == "fp16":
         config = config.model_copy(update={"precision": "fp32"})
-    return devices.choose(config)
+    return devices.resolve(config)

@@ -1,6 +1,7 @@
 """Arithmetic and memory layout: bf16 runs, and channels-last from the first layer to the last."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from fastssl.config.resolve import load
 from fastssl.engine import devices
 from fastssl.engine.loop import train_step
 from fastssl.errors import ConfigError
+from fastssl.inference.predictor import device_for
 from fastssl.profiling.synthetic import make_batch, synthetic_learner
 from tests import runs
 
@@ -95,3 +97,17 @@ def test_precision_is_chosen_by_the_device(monkeypatch):
     assert devices.choose_precision("auto", cuda) == "fp16"
     with pytest.raises(ConfigError, match="fp16 needs a GPU"):
         devices.choose(load("digits", ["precision=fp16"]).config)
+
+
+def test_inference_leaves_the_callers_process_as_it_is(monkeypatch):
+    # A sweep with several jobs writes the threads of one job into a run's configuration.
+    resolved = load("digits", ["threads=1", "precision=fp16"])
+    changed = []
+    monkeypatch.setattr(torch, "set_num_threads", changed.append)
+    monkeypatch.setattr(devices.host_memory, "keep", lambda: changed.append("mallopt"))
+    device = device_for(resolved, None)
+    assert not changed
+    assert device.threads == len(os.sched_getaffinity(0))
+    assert device.precision == "fp32", "a CPU evaluates an fp16 run in full precision"
+    devices.choose(load("digits", ["threads=1"]).config)
+    assert changed == [1, "mallopt"], "a training sets both"
