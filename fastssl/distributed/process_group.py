@@ -141,14 +141,18 @@ class Group:
 def joined() -> Iterator[Group]:
     """Join the ranks for a block and leave them after it, whatever ended the block."""
     group = join()
-    try:
-        yield group
-    except BaseException as error:
-        if group.ranks.world > 1:
-            _clear_frames(error)
-        raise
-    finally:
-        group.leave()
+    with warnings.catch_warnings():
+        # A kernel of 1x1 lies the same in memory by either layout; DDP warns of it all the same.
+        message = "Grad strides do not match bucket view strides"
+        warnings.filterwarnings("ignore", message=message)
+        try:
+            yield group
+        except BaseException as error:
+            if group.ranks.world > 1:
+                _clear_frames(error)
+            raise
+        finally:
+            group.leave()
 
 
 def _clear_frames(error: BaseException | None) -> None:
@@ -207,8 +211,6 @@ def wrap(model: nn.Module, device: torch.device, ranks: Ranks) -> tuple[nn.Modul
         from fastssl.distributed.sync_batchnorm import convert
 
         model = convert(model)
-    # A kernel of 1x1 lies the same in memory by either layout; DDP warns of it all the same.
-    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     # static_graph: the WRN of the reference has parameters that never get a gradient, at which a
     # plain wrapper raises in its second step. Buffers are equal on all ranks by construction.
     student = DistributedDataParallel(

@@ -7,6 +7,7 @@ for the device only where it logs metrics, evaluates a model, or saves a checkpo
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,7 +35,7 @@ from fastssl.tracking.progress_bar import Display
 from pipelines.loader.batch import Batch
 
 logger = logging.getLogger(__name__)
-TIME_UP = 1  # stands for "max_time is over" where otherwise the number of a signal stands
+TIME_UP = signal.NSIG  # max_time is over; above the numbers of all signals, which stand elsewhere
 STOP_CHECK_EVERY = 10  # steps on CUDA between two checks whether a rank was asked to stop
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from fastssl.algorithms.base import DatasetInfo
 from fastssl.config.resolve import load
 from fastssl.distributed import sync_batchnorm
 from fastssl.distributed.collectives import Ranks
-from fastssl.distributed.process_group import difference, join, joined
+from fastssl.distributed.process_group import difference, join, joined, wrap
 from fastssl.engine import accumulate, devices
 from fastssl.engine.build import build_model, make_learner
 from fastssl.engine.build_data import make_data
@@ -347,6 +348,17 @@ def by_parts(batch):
 
 def test_accumulated_gradients_of_two_ranks_equal_one_process_and_reduce_once():
     assert ranked.wait(ranked.start(2, accumulated)) == [0, 0]
+
+
+def test_no_filter_of_warnings_outlives_the_group(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    before = list(warnings.filters)
+    with joined():
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.warn("Grad strides do not match bucket view strides.", stacklevel=1)
+        assert not seen, "DDP's warning is expected"
+        wrap(nn.Linear(2, 2), torch.device("cpu"), Ranks())
+    assert warnings.filters == before
 
 
 def test_one_process_needs_no_group(monkeypatch):

@@ -1,6 +1,7 @@
 """What a run says of itself: how to go on, what was skipped, why it could not start."""
 
 import json
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -101,6 +102,10 @@ def test_a_failure_is_written_into_a_run_that_is_not_finished(tmp_path, capsys):
     folder.summary.write_text('{"status": "finished"}')
     failures.write_failure(folder, 0, ConfigError("other words", "mend"), 1)
     assert folder.finished()
+
+
+def test_the_end_of_max_time_is_not_the_number_of_a_signal():
+    assert max(signal.valid_signals()) < launch.TIME_UP
 
 
 def test_a_dry_run_compiles_as_the_run_would(data, monkeypatch):
