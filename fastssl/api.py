@@ -25,6 +25,8 @@ def train(
     *,
     out: Place | None = None,
     resume: bool = False,
+    accept_changes: bool = False,
+    trust_code: bool = False,
     **settings: Any,
 ) -> dict[str, Any]:
     """Train a run and return its summary; settings are those of `fastssl config`.
@@ -40,16 +42,18 @@ def train(
     from fastssl.config.resolve import load as load_config
     from fastssl.engine.launch import default_folder, run_training
 
-    resolved = load_config(os.fspath(config), settings)
+    resolved = load_config(os.fspath(config), settings, trust_code=trust_code)
     folder = Path(out) if out is not None else default_folder(resolved)
-    code = run_training(resolved, folder, resume, False)
+    code = run_training(resolved, folder, resume, False, accept_changes=accept_changes)
     if code:
         raise KeyboardInterrupt(f"stopped by a signal and saved: {folder}")
     found: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return {"run": str(folder), **found}
 
 
-def load(run: Place, checkpoint: str = "best", device: str | None = None) -> Predictor:
+def load(
+    run: Place, checkpoint: str = "best", device: str | None = None, *, trust_code: bool = False
+) -> Predictor:
     """Open the model of a run: `.predict(x)`, `.features(x)`, `.classes`.
 
     >>> import fastssl
@@ -60,10 +64,12 @@ def load(run: Place, checkpoint: str = "best", device: str | None = None) -> Pre
     """
     from fastssl.inference.predictor import Predictor
 
-    return Predictor(run, checkpoint, device)
+    return Predictor(run, checkpoint, device, trust_code=trust_code)
 
 
-def evaluate(run: Place, checkpoint: str = "best", store: Place | None = None) -> dict[str, Any]:
+def evaluate(
+    run: Place, checkpoint: str = "best", store: Place | None = None, *, trust_code: bool = False
+) -> dict[str, Any]:
     """Judge a run's model on its test set; errors are in percent.
 
     >>> import fastssl
@@ -73,7 +79,8 @@ def evaluate(run: Place, checkpoint: str = "best", store: Place | None = None) -
     """
     from fastssl.inference.evaluate import evaluate as evaluate_run
 
-    return evaluate_run(Path(run), checkpoint, os.fspath(store) if store is not None else None)
+    place = os.fspath(store) if store is not None else None
+    return evaluate_run(Path(run), checkpoint, place, trust_code=trust_code)
 
 
 def convert(
@@ -109,7 +116,9 @@ def label(run: Place, store: Place, out: Place, **options: Any) -> dict[str, Any
     return run_label(Path(run), os.fspath(store), Path(out), **options)
 
 
-def export(run: Place, file: Place, checkpoint: str = "best") -> dict[str, Any]:
+def export(
+    run: Place, file: Place, checkpoint: str = "best", *, trust_code: bool = False
+) -> dict[str, Any]:
     """Write a run's model as `.pt2`, `.onnx` or `.safetensors`, and check what was written.
 
     >>> import fastssl
@@ -118,7 +127,7 @@ def export(run: Place, file: Place, checkpoint: str = "best") -> dict[str, Any]:
     """
     from fastssl.inference.export import export as run_export
 
-    return run_export(Path(run), Path(file), checkpoint)
+    return run_export(Path(run), Path(file), checkpoint, trust_code=trust_code)
 
 
 def profile(subject: str, **options: Any) -> dict[str, Any]:

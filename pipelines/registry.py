@@ -18,9 +18,9 @@ class Registry(Mapping[str, T]):
         self.kind = kind
         self._items: dict[str, T] = {}
 
-    def add(self, name: str, item: T) -> T:
-        """Register `item`; a name registered twice is a mistake in our own code."""
-        if name in self._items:
+    def add(self, name: str, item: T, *, replace: bool = False) -> T:
+        """Register `item`; a name registered twice is a mistake, unless `replace`."""
+        if name in self._items and not replace:
             raise ValueError(f"{self.kind} {name!r} is registered twice")
         self._items[name] = item
         return item

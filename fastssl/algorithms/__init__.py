@@ -9,6 +9,7 @@ from types import ModuleType
 from fastssl import plugins
 from fastssl.algorithms.base import (
     ALGORITHMS,
+    DECLARED,
     Algorithm,
     DatasetInfo,
     Nets,
@@ -38,11 +39,10 @@ def find_algorithm(name: str) -> Algorithm:
     if name in ALGORITHMS or not plugins.is_plugin("algorithm", name):
         return ALGORITHMS[name]  # raises with the nearest name
     loaded = plugins.load("algorithm", name)
-    own = [ALGORITHMS[one] for one in ALGORITHMS]
     if isinstance(loaded, ModuleType):
-        own = [one for one in own if one.step.__module__ == loaded.__name__]
+        own = [one for one in DECLARED if getattr(one.step, "__globals__", None) is vars(loaded)]
     else:
-        own = [one for one in own if one.step is loaded]
+        own = [one for one in DECLARED if one.step is loaded]
     if len(own) != 1:
         raise ConfigError(
             f"algorithm={name} registers {len(own)} algorithms, not one",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
+from fastssl.plugins import USER_FILE
 from pipelines.registry import Registry
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Algorithm:
 
 
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm")
+DECLARED: list[Algorithm] = []  # also those of users' files that were replaced by later ones
 
 
 def fixed_thresholds(state: State, config: Any, num_classes: int) -> Tensor:
@@ -130,22 +132,24 @@ def algorithm(
 
     def register(step: Step) -> Step:
         text = " ".join((sys.modules[step.__module__].__doc__ or "").split("\n\n")[0].split())
-        ALGORITHMS.add(
-            name,
-            Algorithm(
-                name=name,
-                summary=text,
-                views=dict(views or {}),
-                forwards=forwards,
-                config=config,
-                step=step,
-                init_state=init_state,
-                ratio=ratio,
-                labeled=labeled,
-                heads=dict(heads or {}),
-                thresholds=thresholds,
-            ),
+        made = Algorithm(
+            name=name,
+            summary=text,
+            views=dict(views or {}),
+            forwards=forwards,
+            config=config,
+            step=step,
+            init_state=init_state,
+            ratio=ratio,
+            labeled=labeled,
+            heads=dict(heads or {}),
+            thresholds=thresholds,
         )
+        # A user's file is loaded again once it was edited or corrected, and a run has a copy of it.
+        # The later one gets the name. Our own names are not given away.
+        own = name in ALGORITHMS and not ALGORITHMS[name].step.__module__.startswith(USER_FILE)
+        ALGORITHMS.add(name, made, replace=not own)
+        DECLARED.append(made)
         return step
 
     return register

@@ -21,6 +21,9 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as key=val
 Run = Annotated[Path, typer.Argument(help="Run folder.")]
 Checkpoint = Annotated[str, typer.Option(help="best or last.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; default: the run's.")]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Run the Python files that a run folder names.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

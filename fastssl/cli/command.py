@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from fastssl.cli import profile
-from fastssl.cli.app import Config, Json, Overrides, app
+from fastssl.cli.app import Config, Json, Overrides, TrustCode, app
 from fastssl.errors import ConfigError, UserError, memory_error, system_error
 from fastssl.tracking.streams import discard_stdout, reader_has_ended, repair_streams
 
@@ -30,16 +30,21 @@ def train(
     as_json: Annotated[
         bool, typer.Option("--json", help="With --dry-run: print the time of a step as JSON.")
     ] = False,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Resume although inputs have changed.")
+    ] = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Train a model."""
     if as_json and not dry_run:
         raise ConfigError("--json is given without --dry-run", "add --dry-run or drop --json")
     from fastssl.config.resolve import load
 
-    resolved = load(config, overrides)
+    resolved = load(config, overrides, trust_code=trust_code)
     from fastssl.engine.launch import run_training
 
-    raise typer.Exit(run_training(resolved, out, resume, dry_run, as_json=as_json))
+    changes = {"as_json": as_json, "accept_changes": accept_changes}
+    raise typer.Exit(run_training(resolved, out, resume, dry_run, **changes))
 
 
 @app.command(epilog="Example: fastssl config cifar10 labels=250")
@@ -49,6 +54,7 @@ def config(
     from_torchssl: Annotated[
         Path | None, typer.Option(help="Print a TorchSSL or USB YAML as ours.")
     ] = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Show every setting, its value, where it comes from and what it does."""
@@ -63,7 +69,7 @@ def config(
     from fastssl.config.resolve import load
     from fastssl.tracking.tables import show
 
-    show(configuration(load(config, overrides)), as_json)
+    show(configuration(load(config, overrides, trust_code=trust_code)), as_json)
 
 
 @app.command(name="list", epilog="Example: fastssl list algorithms")
@@ -137,12 +143,13 @@ def views(
     config: Config,
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("views.png"),
+    trust_code: TrustCode = False,
 ) -> None:
     """Draw the weak and strong views of some images."""
     from fastssl.config.resolve import load
     from fastssl.engine.view_sheet import write_sheet
 
-    print(write_sheet(load(config, overrides), out))
+    print(write_sheet(load(config, overrides, trust_code=trust_code), out))
 
 
 # Imported here because importing registers the verbs, and --help lists them in that order.

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fastssl.cli.app import Checkpoint, Device, Json, Run, app
+from fastssl.cli.app import Checkpoint, Device, Json, Run, TrustCode, app
 
 
 @app.command(name="eval", epilog="Example: fastssl eval runs/a")
@@ -19,13 +19,14 @@ def evaluate(
     run: Run,
     checkpoint: Checkpoint = "best",
     store: Annotated[str | None, typer.Option(help="Another store.")] = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Evaluate a trained model on its test set."""
     from fastssl.inference.evaluate import evaluate as work
     from fastssl.tracking.tables import show
 
-    metrics = work(run, checkpoint, store)
+    metrics = work(run, checkpoint, store, trust_code=trust_code)
     if as_json:
         print(json.dumps(metrics, indent=2))
         return
@@ -56,6 +57,7 @@ def predict(
     device: Device = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Images in a batch.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 3 on a bad file.")] = False,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Predict the classes of images with the EMA model of a run."""
@@ -64,7 +66,7 @@ def predict(
     from fastssl.tracking.console import messages
     from fastssl.tracking.progress_bar import Progress
 
-    model = Predictor(run, checkpoint, device)
+    model = Predictor(run, checkpoint, device, trust_code=trust_code)
     with (
         warnings.catch_warnings(),
         messages(quiet=not sys.stderr.isatty()),
@@ -131,6 +133,7 @@ def label(
     given: Annotated[bool, typer.Option("--given", help="Include the labels you gave.")] = False,
     checkpoint: Checkpoint = "best",
     device: Device = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Write pseudo-labels of unlabeled images, to review and convert again."""
@@ -148,6 +151,7 @@ def label(
         trusted_only=trusted,
         given=given,
         device=device,
+        trust_code=trust_code,
     )
     if as_json:
         print(json.dumps(done, indent=2))
@@ -171,13 +175,14 @@ def export(
     run: Run,
     file: Annotated[Path, typer.Argument(help="Ends in .pt2, .onnx, .safetensors.")],
     checkpoint: Checkpoint = "best",
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Write the model as one file to ship, and check the file."""
     from fastssl.inference.export import export as work
     from fastssl.tracking.tables import show
 
-    show([work(run, file, checkpoint)], as_json)
+    show([work(run, file, checkpoint, trust_code=trust_code)], as_json)
 
 
 def migrate(file: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fastssl.cli.app import app
+from fastssl.cli.app import TrustCode, app
 
 
 @app.command(epilog="Example: fastssl sweep small --jobs 2")
@@ -21,11 +21,13 @@ def sweep(
         str | None, typer.Option(help="Only cells whose name contains or matches this.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; runs/NAME.")] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Train a grid of runs; the same line continues an interrupted one."""
     from fastssl.sweep.runner import run
 
-    raise typer.Exit(run(file, jobs=jobs, dry_run=dry_run, only=only, out=out))
+    code = run(file, jobs=jobs, dry_run=dry_run, only=only, out=out, trust_code=trust_code)
+    raise typer.Exit(code)
 
 
 @app.command(epilog="Example: fastssl report runs/small --out report.html")

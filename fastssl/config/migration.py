@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fastssl.algorithms import find_algorithm
+from fastssl.algorithms import ALGORITHMS
 from fastssl.config.messages import describe
 from fastssl.config.schema import RunConfig
 from fastssl.config.yaml_files import read_yaml
@@ -48,7 +48,8 @@ def migrate(path: Path) -> Migration:
     done.values["algorithm"] = TABLES["algorithms"].get(
         plain, plain.replace("_", "").replace("-", "")
     )
-    settings = find_algorithm(done.values["algorithm"]).config.model_fields
+    # From the registry: a file of somebody else's must not name code to load.
+    settings = ALGORITHMS[done.values["algorithm"]].config.model_fields
     dataset(done, theirs)
     model(done, theirs)
     precision(done, theirs)

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 # The shipped configurations: fastssl/configs in an installed package, ./configs in a checkout.
 _PACKAGE = Path(__file__).resolve().parents[1]
 FOLDER = next(p for p in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if p.is_dir())
+CONFIG = "config.yaml"  # of a run folder
+RUN_FILES = ("environment.json", "checkpoints", "summary.json", "metrics.jsonl")  # the others
+MANY = 30  # keys in one file
 ALGORITHM_SECTION = "algorithms"  # of a file: settings for whichever algorithm is chosen
-RUN_FILES = ("environment.json", "checkpoints", "summary.json")  # beside the config.yaml of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,28 @@ class ResolvedConfig:
         return self.config.model_dump()
 
 
-def load(name: str | Path, overrides: list[str] | dict[str, Any] | None = None) -> ResolvedConfig:
-    """Load a configuration by name or path and apply `key=value` overrides (or a dict of them)."""
+def load(
+    name: str | Path,
+    overrides: list[str] | dict[str, Any] | None = None,
+    *,
+    trust_code: bool = False,
+) -> ResolvedConfig:
+    """Load a configuration by name or path and apply `key=value` overrides (or a dict of them).
+
+    Code that a run folder names is refused, unless `trust_code`; code that the overrides name was
+    chosen by the user.
+    """
     path = find(str(name))
     file = plugins.absolute_paths(flatten(read_yaml(path)))
     given = overrides if isinstance(overrides, dict) else parse_overrides(overrides or [])
     given = plugins.absolute_paths(flatten(given))
-    of_a_run = path.name == "config.yaml" and any((path.parent / f).exists() for f in RUN_FILES)
-    problems = renamed.old_names(given if of_a_run else {**file, **given})
+    # A folder given in place of a file is a run's, and so is a copy of its config.yaml, which holds
+    # every key as no person writes it.
+    of_a_run = path == Path(name) / CONFIG or len(RunConfig.model_fields.keys() & file) > MANY
+    chosen = {key: value for key, value in file.items() if key not in given}
+    check_code(chosen, path, of_a_run=of_a_run, trust_code=trust_code)
+    written_by_us = path.name == CONFIG and in_run_folder(path)
+    problems = renamed.old_names(given if written_by_us else {**file, **given})
     values, origins = combine(renamed.translate(file), renamed.translate(given), path.name)
     algorithm = values["algorithm"]
     try:
@@ -67,6 +83,27 @@ def load(name: str | Path, overrides: list[str] | dict[str, Any] | None = None) 
     where = f"{path.name} and the command line" if given else path.name
     raise_all(problems, where, algorithm if known else "")
     return ResolvedConfig(config, find_algorithm(algorithm), origins)
+
+
+def check_code(
+    values: dict[str, Any], path: Path, *, of_a_run: bool = False, trust_code: bool
+) -> None:
+    """Raise if a file may be somebody else's and its `values` name code that is not trusted.
+
+    A configuration that the user wrote may name code. One in a run folder may not. Code in a run
+    folder is not the user's either, whoever names it.
+    """
+    files = plugins.code_files(values)
+    of_a_run = of_a_run or in_run_folder(path)
+    foreign = {key: values[key] for key in files if of_a_run or in_run_folder(files[key])}
+    plugins.require_trust(foreign, path, trust_code=trust_code)
+
+
+def in_run_folder(path: Path) -> bool:
+    """Return True if a file is in a run folder or below one, or a link leads there."""
+    near = [path.absolute().parent, path.resolve().parent]
+    far = [folder for one in near for folder in one.parents if (folder / CONFIG).exists()]
+    return any((folder / name).exists() for folder in near + far for name in RUN_FILES)
 
 
 def combine(
@@ -107,8 +144,8 @@ def find(name: str) -> Path:
     if "/" not in name and os.sep not in name and shipped.is_file():
         return shipped
     path = Path(name)
-    if path.is_dir() and (path / "config.yaml").is_file():
-        return path / "config.yaml"
+    if path.is_dir() and (path / CONFIG).is_file():
+        return path / CONFIG
     if path.is_file():
         return path
     if "=" in name:

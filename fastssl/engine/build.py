@@ -15,7 +15,7 @@ from fastssl.algorithms.base import Algorithm, DatasetInfo, Nets, State, Step
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine import checkpoint, optim
-from fastssl.engine.build_data import find_store, make_data, view_recipes
+from fastssl.engine.build_data import find_store, input_hashes, make_data, view_recipes
 from fastssl.engine.devices import Device
 from fastssl.engine.nonfinite import NonFiniteCheck
 from fastssl.engine.optim import Ema
@@ -68,6 +68,7 @@ class TrainingData:
     loader: Loader
     size: tuple[int, int]  # height and width of the views
     evaluations: dict[str, EvaluationBatches]  # "test", and "train" if images are held out
+    inputs: dict[str, str]  # hashes by name, see build_data.input_hashes
 
     def close(self) -> None:
         """Close the loader and the readers of the evaluations."""
@@ -95,18 +96,20 @@ def build_model(resolved: ResolvedConfig, classes: int, device: Device) -> nn.Mo
             heads=resolved.algorithm.heads,
             bn_momentum=config.bn_momentum,
         )
-    if config.init:
-        load_weights(model, Path(config.init))
     return model.to(device.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
+def load_weights(model: nn.Module, path: Path, classes: int) -> None:
     """Load the EMA weights of a run or checkpoint; heads of another shape keep their own."""
     found = checkpoint.best(RunFolder(path)) if path.is_dir() else checkpoint.read(path)
     own = model.state_dict()
     fits = {k: v for k, v in found["ema"].items() if k in own and own[k].shape == v.shape}
-    if not fits:
-        raise ConfigError(f"no weight of {path} fits this model", "give init=RUN of the same model")
+    missing = [k for k in own if k not in fits]
+    if any(own[k].shape[:1] != (classes,) and not k.startswith("heads.") for k in missing):
+        raise ConfigError(
+            f"{path} has {len(fits)} of the {len(own)} tensors of this model, but no {missing[0]}",
+            "give init=RUN of the same model",
+        )
     model.load_state_dict({**own, **fits})
 
 
@@ -115,8 +118,10 @@ def assemble(
     device: Device,
     ranks: Ranks | None = None,
     store: Store | None = None,
+    *,
+    fresh: bool = True,
 ) -> Run:
-    """Build a run at step 0."""
+    """Build a run at step 0; a `fresh` one starts with the weights of `init`."""
     ranks, store = ranks or Ranks(), store or find_store(resolved)
     data = open_data(resolved, device, ranks, store)
     split = data.split
@@ -134,6 +139,8 @@ def assemble(
     )
     known: Any = labels[split.unlabeled] if images else labels[:0]
     truth = torch.from_numpy(known.astype(np.int16 if store.classes < 2**15 else np.int32))
+    if fresh and resolved.config.init:
+        load_weights(model, Path(resolved.config.init), store.classes)
     return Run(make_learner(resolved, device, ranks, model, info, truth), data)
 
 
@@ -171,7 +178,8 @@ def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Sto
         rank=ranks.rank,
         world=ranks.world,
     )
-    return TrainingData(store, split, loader, size, evaluations)
+    inputs = input_hashes(resolved, store)
+    return TrainingData(store, split, loader, size, evaluations, inputs)
 
 
 def make_learner(

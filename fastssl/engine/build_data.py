@@ -7,6 +7,7 @@ from pathlib import Path
 from fastssl import plugins
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.errors import ConfigError
+from fastssl.version import __version__
 from pipelines.convert.ensure import ensure_store
 from pipelines.datasets import DATASETS
 from pipelines.sampling.order import Order, check_divisible
@@ -36,6 +37,16 @@ def ensure_plugin_store(name: str) -> Store:
     if not (place / NAME).exists():
         convert(source, place, wait=True)
     return open_store(place)
+
+
+def input_hashes(resolved: ResolvedConfig, store: Store) -> dict[str, str]:
+    """Return what decides the result of a run beside its configuration, by name."""
+    config = resolved.config
+    files = plugins.code_files(config.model_dump())
+    if config.label_file:
+        files["label_file"] = Path(config.label_file)
+    hashes = {name: plugins.sha256(path) for name, path in files.items()}
+    return {"store": store.fingerprint, "fastssl": __version__, **hashes}
 
 
 def view_recipes(resolved: ResolvedConfig, store: Store) -> dict[str, Recipe]:

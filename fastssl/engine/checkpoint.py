@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -51,6 +51,10 @@ class CheckpointContent(TypedDict):
     trip: dict[str, Any]  # fields of TrainingProgress
     config: dict[str, Any]
     store: str  # fingerprint
+    # Version 0.1.0 wrote none of the next three.
+    store_name: NotRequired[str]
+    inputs: NotRequired[dict[str, str]]  # hashes by name, see build_data.input_hashes
+    heads: NotRequired[dict[str, int]]  # of the network, by name
     classes: list[str]
     preprocessing: Preprocessing
 

@@ -44,11 +44,14 @@ def out_of_memory(resolved: ResolvedConfig) -> Iterator[None]:
 
 
 def write_failure(folder: RunFolder, rank: int, error: UserError, world: int) -> None:
-    """Write exit code and message to summary.json if the folder is a run that is not finished."""
+    """Write exit code and message to summary.json if this process was training the run.
+
+    An error before that is a refusal, which changes nothing in a run that was interrupted.
+    """
     if world > 1:
         # With the reason: torchrun may end this process before the command prints its error.
         print(f"rank {rank}: exit {error.exit_code}: {error.what}", file=sys.stderr, flush=True)
-    if not folder.started() or folder.finished():
+    if not folder.training:
         return
     content = {"status": "failed", "exit": error.exit_code, "rank": rank, "what": error.what}
     try:

@@ -15,7 +15,7 @@ import yaml
 
 from fastssl import plugins
 from fastssl.config.resolve import ResolvedConfig, flatten, saved_values
-from fastssl.config.schema import keys_that_may_differ
+from fastssl.config.schema import RunConfig, keys_that_may_differ
 from fastssl.distributed import process_group
 from fastssl.engine import checkpoint, compilation, devices, step_memory
 from fastssl.engine.build import Learner, TrainingData, assemble
@@ -35,7 +35,6 @@ from fastssl.tracking.metrics import MetricsLog, read_metrics
 from fastssl.tracking.progress_bar import Display
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic, write_json
-from pipelines.store.store import Store
 
 logger = logging.getLogger(__name__)
 REHEARSED, PATIENCE = 10, 20.0  # steps and seconds that a dry run takes at most
@@ -48,6 +47,7 @@ def run_training(
     dry_run: bool,
     *,
     as_json: bool = False,
+    accept_changes: bool = False,
 ) -> int:
     """Train a run to its end, or to a signal; return the exit code."""
     with process_group.joined() as group, messages(quiet=group.ranks.rank != 0):
@@ -60,7 +60,7 @@ def run_training(
                     folder.claim(resume)
             world = group.ranks.world
             with group.contact(lambda rank, error: write_failure(folder, rank, error, world)):
-                return start(resolved, folder, group)
+                return start(resolved, folder, group, accept_changes)
         finally:
             folder.release()
 
@@ -72,16 +72,20 @@ def default_folder(resolved: ResolvedConfig) -> Path:
     return Path("runs") / f"{data}-{algorithm}-{config.labels}-s{config.seed}"
 
 
-def start(resolved: ResolvedConfig, folder: RunFolder, group: process_group.Group) -> int:
+def start(
+    resolved: ResolvedConfig, folder: RunFolder, group: process_group.Group, accept_changes: bool
+) -> int:
     """Start or resume training in a folder that this process has locked."""
     ranks = group.ranks
     content = None
     if folder.started():
-        resolved = same_run(resolved, folder)
-        if folder.finished():  # even if its checkpoints are damaged or gone
-            logger.info(f"{folder.path} is finished: {resolved.config.steps:,} steps")
+        done = folder.finished_steps()
+        if done == resolved.config.steps:  # even if its checkpoints are damaged or gone
+            same_run(resolved, folder)
+            logger.info(f"{folder.path} is finished: {done:,} steps")
             return 0
         content = checkpoint.newest(folder, logger.info)
+        resolved = same_run(resolved, folder, content)
     resolved, device = choose_device(resolved, group)
     with out_of_memory(resolved):
         store = find_store(resolved)
@@ -95,8 +99,10 @@ def start(resolved: ResolvedConfig, folder: RunFolder, group: process_group.Grou
                 "checkpoint": f"step {content['trip']['step'] if content else 0}",
             }
         )
-        learner, data = assemble(resolved, device, ranks, store)
-        progress = resume_from(learner, store, content, folder) if content else TrainingProgress()
+        learner, data = assemble(resolved, device, ranks, store, fresh=content is None)
+        progress = TrainingProgress()
+        if content:
+            progress = resume_from(learner, data, content, folder, accept_changes)
         run_trial_steps(learner, data, progress.step, str(folder.path))
         return train(learner, data, progress, folder)
 
@@ -110,23 +116,44 @@ def choose_device(
     return replace(resolved, config=config), device
 
 
-def same_run(resolved: ResolvedConfig, folder: RunFolder) -> ResolvedConfig:
-    """Refuse to resume with settings other than the run's; keep what `auto` chose then."""
+def same_run(
+    resolved: ResolvedConfig, folder: RunFolder, content: CheckpointContent | None = None
+) -> ResolvedConfig:
+    """Refuse to resume with settings other than the run's; keep what `auto` chose then.
+
+    A finished run may get more steps. A file of the user's may have moved if `content`, the
+    checkpoint to go on from, has its hash, which `check_inputs` compares.
+    """
     saved = saved_values(folder.read_config())
     wanted = flatten(resolved.as_dict())
+    hashed = content.get("inputs", {}) if content else {}
     kept = {}
     for key in sorted(saved.keys() | wanted.keys(), key=lambda key: (key != "algorithm", key)):
         old, new = saved.get(key), wanted.get(key)
         if key in ("precision", "compile") and new == "auto":
             kept[key] = old
             continue
-        if old == new or key in keys_that_may_differ("resume"):
+        if old == new or key in keys_that_may_differ("resume") or (old and new and key in hashed):
+            continue
+        if key == "steps" and content and extends(folder, old, new):
             continue
         raise ConfigError(
             f"{folder.path} was started with {as_typed(key, old)}, not {as_typed(key, new)}",
             f"type {as_typed(key, old)} to resume it, or use another --out",
         )
-    return replace(resolved, config=resolved.config.model_copy(update=kept))
+    config = RunConfig.model_validate({**resolved.as_dict(), **kept})
+    return replace(resolved, config=config)
+
+
+def extends(folder: RunFolder, old: Any, new: Any) -> bool:
+    """Return True, and report it, if a finished run of `old` steps goes on to `new` steps."""
+    if folder.finished_steps() != old or new < old:
+        return False
+    logger.info(
+        f"{folder.path} goes on from {old:,} to {new:,} steps with the learning rate of a run of "
+        f"{new:,}; its result will not be that of an uninterrupted one"
+    )
+    return True
 
 
 def as_typed(key: str, value: Any) -> str:
@@ -135,14 +162,27 @@ def as_typed(key: str, value: Any) -> str:
 
 
 def resume_from(
-    learner: Learner, store: Store, content: CheckpointContent, folder: RunFolder
+    learner: Learner,
+    data: TrainingData,
+    content: CheckpointContent,
+    folder: RunFolder,
+    accept_changes: bool,
 ) -> TrainingProgress:
-    """Load a checkpoint into the learner; refuse it if the store is not the run's."""
-    if content["store"] != store.fingerprint:
-        raise DataError(
-            f"the store {store.path} is not the one {folder.path} was started with",
-            "give the store of the run by store=FOLDER, or use another --out",
+    """Load a checkpoint into the learner; refuse it if an input of the run has changed."""
+    saved = {"store": content["store"], **content.get("inputs", {})}
+    changed = [name for name in saved if saved[name] != data.inputs.get(name)]
+    if changed:
+        config = learner.resolved.config
+        given = {"store": data.store.path, "fastssl": f"version ({saved.get('fastssl')})"}
+        shown = ", ".join(
+            f"{name} {given.get(name, getattr(config, name, ''))}" for name in changed
         )
+        if not accept_changes:
+            raise DataError(
+                f"{folder.path} was started with another content of: {shown}",
+                "give what it was started with, or another --out; --accept-changes goes on with it",
+            )
+        logger.warning("changed since the run was started: %s", shown)
     return restore(learner, content)
 
 
@@ -195,13 +235,21 @@ def train(
 
 
 def write_start(learner: Learner, data: TrainingData, folder: RunFolder) -> None:
-    """Write config.yaml and environment.json, unless the run is resumed."""
-    if not folder.started():
-        text = yaml.safe_dump(learner.resolved.as_dict(), sort_keys=False)
-        content = {**environment.describe(), "class_names": data.store.class_names}
-        with writing(folder.path, RESUME):
-            write_json(folder.environment, content)
-            write_atomic(folder.config, text.encode())
+    """Write config.yaml, environment.json and copies of the user's code.
+
+    A resumed run keeps its environment.json. Its config.yaml follows what was typed, such as the
+    new place of the store.
+    """
+    values = learner.resolved.as_dict()
+    about = {**environment.describe(), "class_names": data.store.class_names}
+    with writing(folder.path, RESUME):
+        for key, path in plugins.code_files(values).items():
+            folder.keep_code(key, data.inputs[key], plugins.read_file(path))
+        if not folder.started():
+            write_json(folder.environment, about)
+        if not folder.started() or folder.read_config() != values:
+            write_atomic(folder.config, yaml.safe_dump(values, sort_keys=False).encode())
+    folder.training = True
 
 
 def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:
@@ -213,6 +261,7 @@ def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:
         summary = summarize(training, metrics, status)
         with writing(folder.summary, RESUME):
             write_json(folder.summary, summary)
+        folder.training = False
         if training.record and training.config.tensorboard:
             tensorboard.log_hparams(training.record, training.learner.resolved, summary)
         logger.info("")

@@ -31,6 +31,9 @@ def snapshot(
         "trip": asdict(progress),
         "config": learner.resolved.as_dict(),
         "store": store.fingerprint,
+        "store_name": store.name,
+        "inputs": data.inputs,
+        "heads": dict(learner.algorithm.heads),
         "classes": list(store.class_names),
         "preprocessing": {
             "size": list(data.size),

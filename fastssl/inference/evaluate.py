@@ -20,9 +20,11 @@ CONFUSED = 5  # pairs of classes that are printed
 MATRIX = 100  # classes of the largest confusion matrix in the result
 
 
-def evaluate(path: Path, which: str = "best", store: str | None = None) -> dict[str, Any]:
+def evaluate(
+    path: Path, which: str = "best", store: str | None = None, *, trust_code: bool = False
+) -> dict[str, Any]:
     """Return the metrics of a run's model on a test set, matched by the names of the classes."""
-    model = Predictor(path, which)
+    model = Predictor(path, which, trust_code=trust_code)
     found = open_store(store) if store else find_store(model.resolved)
     labels = match_labels(model, found, "test") if "test" in found.splits else np.empty(0)
     indices = np.flatnonzero(labels >= 0)

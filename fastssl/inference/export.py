@@ -40,10 +40,12 @@ NEEDS = {
 Run = Callable[[Tensor], Tensor]
 
 
-def export(run: Path, file: Path, checkpoint: str = "best") -> dict[str, Any]:
+def export(
+    run: Path, file: Path, checkpoint: str = "best", *, trust_code: bool = False
+) -> dict[str, Any]:
     """Write a run's model to a file; return its format, size and largest difference."""
     check_name(file)
-    model = Predictor(run, checkpoint, device="cpu")
+    model = Predictor(run, checkpoint, device="cpu", trust_code=trust_code)
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=".export-") as folder:

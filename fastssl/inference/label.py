@@ -47,11 +47,12 @@ def label(
     trusted_only: bool = False,
     given: bool = False,
     device: str | None = None,
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """Write pseudo-labels and, if `sheet` is given, a contact sheet; return counts and files."""
     if not 0 <= min_confidence <= 1:
         raise ConfigError(f"min_confidence is {min_confidence}", "give a number from 0 to 1")
-    model = Predictor(run, checkpoint, device)
+    model = Predictor(run, checkpoint, device, trust_code=trust_code)
     found = ensure_store(store)
     pseudo_labels = pseudo_label(model, found, floor)
     precision = estimate_precision(model, found, pseudo_labels.thresholds, pseudo_labels.trusted)

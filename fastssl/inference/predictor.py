@@ -89,10 +89,15 @@ class Predictor:
     """
 
     def __init__(
-        self, run: str | os.PathLike[str], which: str = "best", device: str | None = None
+        self,
+        run: str | os.PathLike[str],
+        which: str = "best",
+        device: str | None = None,
+        *,
+        trust_code: bool = False,
     ) -> None:
         self.run, self.which = Path(run), which
-        self.resolved, self.content = open_run(self.run, which)
+        self.resolved, self.content = open_run(self.run, which, trust_code=trust_code)
         self.device = device_for(self.resolved, device)
         self.classes: list[str] = list(self.content["classes"])
         self.preprocessing = Preprocessing.of(self.content)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
-from fastssl.config.resolve import ResolvedConfig, load
+from fastssl import plugins
+from fastssl.config.resolve import ResolvedConfig, load, saved_values
+from fastssl.config.schema import RunConfig
 from fastssl.engine import checkpoint, devices
 from fastssl.engine.build import build_model
 from fastssl.engine.checkpoint import CheckpointContent
 from fastssl.errors import ConfigError, DataError
 from fastssl.tracking.run_dir import RunFolder
+from pipelines.store.store import default_place
 
 logger = logging.getLogger(__name__)
 
 
-def open_run(path: Path, which: str = "best") -> tuple[ResolvedConfig, CheckpointContent]:
+def open_run(
+    path: Path, which: str = "best", *, trust_code: bool = False
+) -> tuple[ResolvedConfig, CheckpointContent]:
     """Return the configuration of a run and its best or last checkpoint."""
     if which not in ("best", "last"):
         raise ConfigError(f"there is no checkpoint called {which!r}", "type best or last")
@@ -38,7 +45,56 @@ def open_run(path: Path, which: str = "best") -> tuple[ResolvedConfig, Checkpoin
         content = None
     if content is None:
         raise DataError(f"{path} holds no checkpoint yet", "train longer, then try again")
-    return load(folder.config), content
+    return load_config(folder, content, trust_code=trust_code), content
+
+
+def load_config(
+    folder: RunFolder, content: CheckpointContent, *, trust_code: bool
+) -> ResolvedConfig:
+    """Return the configuration of a run as far as its model, once trained, depends on it.
+
+    Code of the data set is never loaded, and that of the algorithm only if it is trusted: then
+    `label` knows its thresholds. Code of the model is needed.
+    """
+    saved = saved_values(folder.read_config())
+    files = plugins.code_files(saved)
+    given: dict[str, Any] = {}
+    if "data" in files:
+        place = default_place(content.get("store_name") or plugins.short_name(saved["data"]))
+        given |= {"data": "own", "store": saved.get("store") or str(place)}
+    needed = ["model", "algorithm"] if trust_code else ["model"]
+    given |= {key: trained_code(folder, content, key, saved) for key in needed if key in files}
+    plugins.require_trust(given, folder.config, trust_code=trust_code)
+    if "algorithm" not in files or trust_code:
+        return load(folder.config, given)
+    # An algorithm of ours stands in for the one that is not loaded.
+    given["algorithm"] = RunConfig.model_fields["algorithm"].default
+    resolved = load(folder.config, given)
+    stand_in = replace(
+        resolved.algorithm,
+        name=plugins.short_name(saved["algorithm"]),
+        heads=content.get("heads", {}),
+        thresholds=None,
+    )
+    config = resolved.config.model_copy(update={"algorithm": saved["algorithm"]})
+    return replace(resolved, config=config, algorithm=stand_in)
+
+
+def trained_code(
+    folder: RunFolder, content: CheckpointContent, key: str, saved: dict[str, Any]
+) -> str:
+    """Return a reference to the file of the user's that a run was trained with."""
+    sha256 = content.get("inputs", {}).get(key)
+    reference: str = saved[key]
+    if sha256 is None:  # version 0.1.0 kept neither the file nor its hash
+        return reference
+    for path in (folder.code_copy(key, sha256), plugins.code_files(saved)[key]):
+        if path.is_file() and plugins.sha256(path) == sha256:
+            return plugins.moved(reference, path)
+    raise DataError(
+        f"{folder.code_copy(key, sha256)} is not the file that the run was trained with",
+        f"put the file with the SHA-256 {sha256} there",
+    )
 
 
 def open_model(

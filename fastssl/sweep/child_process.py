@@ -21,7 +21,7 @@ def train_command(cell: Cell, jobs: int, *options: str) -> list[str]:
     if jobs > 1 and "threads" not in cell.keys:
         cores = len(os.sched_getaffinity(0))
         line.append(f"threads={max(1, cores // jobs)}")  # does not change a run's numbers
-    return [*line, *options]
+    return [*line, *(["--trust-code"] if cell.trust_code else []), *options]
 
 
 def die_with_parent() -> None:

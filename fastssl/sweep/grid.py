@@ -27,7 +27,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from fastssl.config.messages import describe, nearest
-from fastssl.config.resolve import FOLDER, ResolvedConfig, find, load
+from fastssl.config.resolve import FOLDER, ResolvedConfig, check_code, find, load
 from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import ConfigError
 
@@ -64,6 +64,7 @@ class Cell:
     config: str
     keys: dict[str, Any]
     resolved: ResolvedConfig
+    trust_code: bool = False  # passed on to its process
 
     def overrides(self) -> list[str]:
         """Return the keys as key=value, as they are typed on the command line."""
@@ -83,7 +84,7 @@ def find_sweep(name: str) -> Path:
     raise ConfigError(f"no sweep is named {name!r}{hint}", "give the path of a YAML file")
 
 
-def read(path: Path) -> tuple[str, list[Cell]]:
+def read(path: Path, *, trust_code: bool = False) -> tuple[str, list[Cell]]:
     """Return the name of a sweep and its cells; one error lists the mistakes of all cells."""
     try:
         content = SweepFile.model_validate(read_yaml(path))
@@ -98,7 +99,7 @@ def read(path: Path) -> tuple[str, list[Cell]]:
     name, count = Counter(name for name, _ in wanted).most_common(1)[0]
     if count > 1:
         raise ConfigError(f"{path.name} has two cells named {name!r}", "let their keys differ")
-    return content.name or path.stem, check(wanted, content.config, path)
+    return content.name or path.stem, check(wanted, content.config, path, trust_code)
 
 
 def expand(content: SweepFile) -> list[tuple[str, dict[str, Any]]]:
@@ -151,10 +152,13 @@ def excluded(keys: dict[str, Any], rules: list[dict[str, Any]]) -> bool:
     )
 
 
-def check(wanted: list[tuple[str, dict[str, Any]]], base: str | None, path: Path) -> list[Cell]:
+def check(
+    wanted: list[tuple[str, dict[str, Any]]], base: str | None, path: Path, trust_code: bool
+) -> list[Cell]:
     """Resolve the configuration of every cell; raise one error that lists all problems."""
     cells: list[Cell] = []
     problems: dict[str, str] = {}
+    fixes = set()
     for name, given in wanted:
         keys = dict(given)
         config = keys.pop("config", base or keys.get("data"))
@@ -162,12 +166,16 @@ def check(wanted: list[tuple[str, dict[str, Any]]], base: str | None, path: Path
             if config is None:
                 raise ConfigError("no configuration is named", "add `config: NAME` to the sweep")
             config = locate_config(str(config), path)
-            cells.append(Cell(name, config, keys, load(config, dict(keys))))
+            check_code(keys, path, trust_code=trust_code)
+            resolved = load(config, dict(keys), trust_code=trust_code)
+            cells.append(Cell(name, config, keys, resolved, trust_code))
         except ConfigError as error:
             problems.setdefault(error.what, name)
+            fixes.add(error.fix)
     if problems:
         lines = "".join(f"\n    {name}: {what}" for what, name in problems.items())
-        raise ConfigError(f"{path.name} has cells that can't run:{lines}", "correct the file")
+        fix = fixes.pop() if len(fixes) == 1 else "correct the file"
+        raise ConfigError(f"{path.name} has cells that can't run:{lines}", fix)
     return cells
 
 

@@ -39,11 +39,12 @@ def run(
     dry_run: bool = False,
     only: str | None = None,
     out: str | Path | None = None,
+    trust_code: bool = False,
 ) -> int:
     """Train every cell that is not done; return 0 or the exit code of the first that failed."""
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}", "type --jobs 1 or more")
-    name, cells = grid.read(grid.find_sweep(str(file)))
+    name, cells = grid.read(grid.find_sweep(str(file)), trust_code=trust_code)
     chosen = [cell for cell in cells if only is None or matches(cell.name, only)]
     if not chosen:
         raise ConfigError(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import RESUME, ConfigError, DataError, ResourceError, writing
-from pipelines.files import Lock, read_json
+from pipelines.files import Lock, read_json, write_atomic
 
 LOCK = ".lock"
-EARLY = {"environment.json", ".environment.json.new", ".config.yaml.new"}
+EARLY = {"code", "environment.json", ".environment.json.new", ".config.yaml.new"}
 
 
 class RunFolder:
@@ -26,22 +27,37 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.summary = path / "summary.json"
         self.log = path / "log.txt"
+        self.code = path / "code"
+        self.training = False  # whether this process is training the run
+        self._made = False
         self._lock: Lock | None = None
 
     def started(self) -> bool:
         """Tell whether a run has begun here."""
         return self.config.is_file()
 
-    def finished(self) -> bool:
-        """Tell whether the summary of a whole run is here."""
+    def finished_steps(self) -> int | None:
+        """Return the steps of a run that was trained to its end, else None."""
         try:
-            return bool(read_json(self.summary)["status"] == "finished")
-        except (OSError, DataError, KeyError, TypeError):
-            return False
+            summary = read_json(self.summary)
+            return int(summary["steps"]) if summary["status"] == "finished" else None
+        except (OSError, ValueError, DataError, KeyError, TypeError):
+            return None
+
+    def code_copy(self, key: str, sha256: str) -> Path:
+        """Return where the user's file of a key is kept; `sha256` is that of its content."""
+        return self.code / f"{key}-{sha256[:16]}.py"
+
+    def keep_code(self, key: str, sha256: str, source: bytes) -> None:
+        """Copy a user's file into the run, beside an earlier version if there is one."""
+        self.code.mkdir(exist_ok=True)
+        if not self.code_copy(key, sha256).exists():
+            write_atomic(self.code_copy(key, sha256), source)
 
     def claim(self, resume: bool) -> None:
         """Make the folder ours for the life of this process, or refuse."""
         with writing(self.path, RESUME):
+            self._made = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             # Looked at before the lock, which would leave a file in somebody's pictures.
             if self._others() and not self.started():
@@ -86,10 +102,17 @@ class RunFolder:
             )
 
     def release(self) -> None:
-        """Release the folder."""
+        """Release the folder; a run that was refused leaves nothing there."""
         if self._lock:
-            self._lock.release()
+            refused = not self.started()
+            if refused:
+                with suppress(OSError):
+                    self.checkpoints.rmdir()  # only if it is empty
+            self._lock.release(remove=refused)
             self._lock = None
+            if refused and self._made:
+                with suppress(OSError):
+                    self.path.rmdir()
 
     def read_config(self) -> dict[str, Any]:
         """Return the resolved configuration of the run."""
