@@ -51,7 +51,7 @@ def write_failure(folder: RunFolder, rank: int, error: UserError, world: int) ->
     if world > 1:
         # With the reason: torchrun may end this process before the command prints its error.
         print(f"rank {rank}: exit {error.exit_code}: {error.what}", file=sys.stderr, flush=True)
-    if not folder.training:
+    if not folder.training or not folder.started():
         return
     content = {"status": "failed", "exit": error.exit_code, "rank": rank, "what": error.what}
     try:

@@ -212,6 +212,7 @@ def train(
         record = MetricsLog(folder, config.tensorboard, progress.step)
         writer = checkpoint.Writer(folder, progress.step)
         open_log(folder.log)
+    folder.training = True
     try:
         training = Training(learner, data, progress, display, record, writer)
         if record and config.tensorboard and not progress.step:
@@ -224,7 +225,9 @@ def train(
             display.stop()
             if writer:
                 writer.wait()
-            return finish(training, folder, stopped_by)
+            code = finish(training, folder, stopped_by)
+            folder.training = False
+            return code
     finally:
         display.stop()
         data.close()
@@ -249,7 +252,6 @@ def write_start(learner: Learner, data: TrainingData, folder: RunFolder) -> None
             write_json(folder.environment, about)
         if not folder.started() or folder.read_config() != values:
             write_atomic(folder.config, yaml.safe_dump(values, sort_keys=False).encode())
-    folder.training = True
 
 
 def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:
@@ -261,7 +263,6 @@ def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:
         summary = summarize(training, metrics, status)
         with writing(folder.summary, RESUME):
             write_json(folder.summary, summary)
-        folder.training = False
         if training.record and training.config.tensorboard:
             tensorboard.log_hparams(training.record, training.learner.resolved, summary)
         logger.info("")

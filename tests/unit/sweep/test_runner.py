@@ -296,6 +296,7 @@ def test_a_run_that_died_before_it_began_can_start_again(tmp_path):
     folder = RunFolder(tmp_path / "cell")
     folder.claim(resume=True)
     folder.release()
+    folder.path.mkdir()
     folder.environment.write_text("{}")  # written just before config.yaml
     folder.claim(resume=True)
     folder.release()
