@@ -49,6 +49,8 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_limited(path: Path, limit: int) -> bytes:
     """Return the content of a file; raise DataError if it has more than `limit` bytes."""
+    if path.exists() and not path.is_file():  # reading a pipe or a device may never end
+        raise DataError(f"{path} is not a file", "restore it from a copy")
     with path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:

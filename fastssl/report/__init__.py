@@ -30,6 +30,7 @@ def write(runs: list[Path], out: Path, format: str | None = None) -> str:
     document = FORMATS[kind](content)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(out, document.encode())
+        # YAML can spell half a character, which no encoding has.
+        write_atomic(out, document.encode(errors="backslashreplace"))
     notes = f", {len(content.notes)} notes" if content.notes else ""
     return f"{out}: {content.counts()}{notes}"

@@ -16,6 +16,7 @@ from fastssl.report.load import Run
 from fastssl.report.run_metrics import Stat, best_line, run_metrics, stat
 from fastssl.sweep.grid import format_value
 from pipelines.datasets import DATASETS
+from pipelines.text import for_terminal
 
 IGNORED = keys_that_may_differ("cells")
 
@@ -35,14 +36,14 @@ class Cell:
     @property
     def task(self) -> str:
         """Name of the task: data set and labels."""
-        return f"{self.data}, {self.labels} labels"
+        return for_terminal(f"{self.data}, {self.labels} labels")
 
     @property
     def name(self) -> str:
         """Name within a task: the algorithm and its unusual settings."""
         settings = self.settings.items()
         texts = [f"{key.removeprefix('algo.')}={format_value(value)}" for key, value in settings]
-        return " ".join([self.algorithm, *texts])
+        return for_terminal(" ".join([self.algorithm, *texts]))
 
     @property
     def full_name(self) -> str:
@@ -77,7 +78,7 @@ class Cell:
         known.append(DATASETS[self.data].class_names if self.data in DATASETS else None)
         for names in known:
             if isinstance(names, list | tuple) and len(names) == count:
-                return [str(name) for name in names]
+                return [for_terminal(str(name)) for name in names]
         return [str(c) for c in range(count)]
 
 
@@ -85,7 +86,7 @@ def group(runs: list[Run]) -> list[Cell]:
     """Return the cells of runs in the order of data, labels and algorithm."""
     families: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        key = str(run.config["data"]), str(run.config["algorithm"])
+        key = for_terminal(str(run.config["data"])), for_terminal(str(run.config["algorithm"]))
         families.setdefault(key, []).append(run)
     cells: dict[str, Cell] = {}
     for (data, algorithm), members in families.items():

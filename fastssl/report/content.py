@@ -28,8 +28,8 @@ class Content:
 
     def link(self, run: Run) -> str:
         """Return the URL of a run's folder relative to the report."""
-        path = os.path.relpath(run.path.resolve(), self.folder)
-        return quote(Path(path).as_posix()) + "/"
+        # As bytes: names need not be UTF-8.
+        return quote(os.fsencode(os.path.relpath(run.path, self.folder))) + "/"
 
     def counts(self) -> str:
         """Return how many runs there are in how many cells."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from typing import Any
 
 from fastssl.report.cells import Cell
@@ -12,6 +13,7 @@ from fastssl.report.compare import FIXMATCH, levels, published_result, reached, 
 from fastssl.report.content import Content
 from fastssl.report.run_metrics import run_metrics
 from fastssl.report.tables import Entry, compared
+from pipelines.text import for_csv
 
 MEANS = ["best_error", "median_error", "last_error", "top5_error", "precision", "recall", "f1"]
 MEANS += ["auc", "ece", "seconds", "step_seconds", "images_per_s", "data_wait"]
@@ -62,7 +64,10 @@ def as_json(content: Content) -> str:
 
 def as_csv(content: Content) -> str:
     """Return one line for each cell."""
-    found = rows(content)
+    found = [
+        {key: for_csv(value) if isinstance(value, str) else value for key, value in line.items()}
+        for line in rows(content)
+    ]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(found[0]) if found else ["data"], lineterminator="\n")
     writer.writeheader()
@@ -92,6 +97,6 @@ def cell_text(entry: Entry) -> str:
 
 
 def escape(text: str) -> str:
-    """Return text that neither breaks a Markdown table nor becomes HTML."""
-    flat = " ".join(str(text).split())
-    return flat.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    """Return text that neither breaks a Markdown table nor becomes HTML, a link or an image."""
+    flat = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"[\\`|\[\]]", r"\\\g<0>", flat)

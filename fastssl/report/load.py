@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import OnErrorOmit, TypeAdapter
+from pydantic import ValidationError
 
 from fastssl.config.resolve import saved_values
 from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import DataError
 from fastssl.report.records import MetricsLine, Summary, number
 from fastssl.sweep.cell_state import COMPLETE, is_locked, read_cells, read_json, read_summary
-from fastssl.tracking.metrics import read_metrics
+from fastssl.tracking.metrics import read_lines
+from pipelines.text import for_terminal
 
 POINTS = 200  # training lines kept of one run: enough for a curve
 RECENT = 61  # training lines kept at the end of a run, for the time of a step
-LINES = TypeAdapter(list[OnErrorOmit[MetricsLine]])
+LARGEST_METRICS = 2**30  # bytes; a long run on ImageNet writes 400 MB
+MOST_LINES = 100_000  # kept of one run
 DAMAGE = (OSError, ValueError, TypeError, RecursionError, DataError)
 
 
@@ -70,11 +72,12 @@ def read_all(paths: list[Path]) -> Found:
     folders = list(dict.fromkeys(folder for root in roots for folder in run_folders(root)))
     base = Path(os.path.commonpath(roots))
     for folder in folders:
-        name = str(folder.relative_to(base)) if folder != base else folder.name
+        name = for_terminal(str(folder.relative_to(base)) if folder != base else folder.name)
         try:
             found.runs.append(read_run(folder, name))
         except DAMAGE as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = reason.replace(f"{folder}{os.sep}", "")  # a report may be passed on
             found.problems.append(f"{name} can't be read and is left out: {reason}")
     for folder in dict.fromkeys([*roots, *(folder.parent for folder in folders)]):
         found.missing += missing_cells(folder)
@@ -100,26 +103,42 @@ def read_run(folder: Path, name: str) -> Run:
         raise ValueError("config.yaml is not that of a run")
     json.dumps(config, sort_keys=True)  # raises TypeError for keys and values that no run writes
     summary = Summary.model_validate(read_summary(folder))
-    status = "running" if is_locked(folder) else str(summary.status or "unfinished")
+    status = "running" if is_locked(folder) else summary.status or "unfinished"
     environment = read_json(folder / "environment.json")
     run = Run(folder, name, saved_values(config), status, summary, environment)
-    run.evals = read_lines(folder, "eval")
-    trains = read_lines(folder, "train")
-    run.recent = trains[-RECENT:]
-    # Lines are kept by their step, not their number: runs of one length keep the same steps.
-    every = max(1, int(number(run.config.get("log_every")) or 1))
-    stride = every * max(1, round((number(run.config.get("steps")) or 0) / every / POINTS))
-    run.trains = [line for line in trains if line.step % stride == 0 or line is trains[-1]]
+    read_metrics(run, folder / "metrics.jsonl")
     return run
 
 
-def read_lines(folder: Path, kind: str) -> list[MetricsLine]:
-    """Return the lines of one kind, without those that are damaged or step backward."""
-    lines: list[MetricsLine] = []
-    for line in LINES.validate_python(read_metrics(folder / "metrics.jsonl", kind)):
-        if not lines or line.step > lines[-1].step:
-            lines.append(line)
-    return lines
+def read_metrics(run: Run, path: Path) -> None:
+    """Read the lines of a run, without those that are damaged or step backward."""
+    if not path.is_file():
+        return
+    if path.stat().st_size > LARGEST_METRICS:
+        raise ValueError(f"metrics.jsonl has more than {LARGEST_METRICS:,} bytes")
+    # Lines are kept by their step, not their number: runs of one length keep the same steps.
+    every = max(1, int(number(run.config.get("log_every")) or 1))
+    stride = every * max(1, round((number(run.config.get("steps")) or 0) / every / POINTS))
+    last = {"eval": -1, "train": -1}
+    for _, content in read_lines(path):
+        kind = str(content.get("kind"))
+        try:
+            line = MetricsLine.model_validate(content)
+        except ValidationError:
+            continue
+        if line.step <= last.get(kind, line.step):
+            continue
+        last[kind] = line.step
+        if kind == "eval":
+            run.evals.append(line)
+        else:
+            run.recent = [*run.recent[1 - RECENT :], line]
+            if line.step % stride == 0:
+                run.trains.append(line)
+        if len(run.evals) + len(run.trains) > MOST_LINES:
+            raise ValueError(f"metrics.jsonl has more than {MOST_LINES:,} lines to show")
+    if run.recent and run.recent[-1] not in run.trains[-1:]:
+        run.trains.append(run.recent[-1])
 
 
 def missing_cells(folder: Path) -> list[Run]:
@@ -132,5 +151,6 @@ def missing_cells(folder: Path) -> list[Run]:
             status = f"failed (exit {cell.exit})" if cell.exit else "missing"
             config = saved_values({**cell.keys, **task})
             summary = Summary(exit=cell.exit)
-            missing.append(Run(path, cell.name, config, status, summary, missing=True))
+            name = for_terminal(cell.name)
+            missing.append(Run(path, name, config, status, summary, missing=True))
     return missing

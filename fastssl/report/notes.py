@@ -7,6 +7,7 @@ from fastssl.report.cells import Cell, by_task, default_values
 from fastssl.report.compare import unlike_paper
 from fastssl.report.load import Found, Run
 from fastssl.report.run_metrics import run_metrics
+from pipelines.text import for_terminal
 
 LISTED = 12  # names in one note
 
@@ -21,7 +22,8 @@ def notes(found: Found, cells: list[Cell]) -> list[str]:
         for note in cell_notes(cell):
             subjects.setdefault(note, []).append(cell.full_name)
     shared = [f"{some(names)}: {note}" for note, names in subjects.items()]
-    return [*found.problems, *gap_notes(found), *shared, *overall_notes(cells)]
+    made = [*found.problems, *gap_notes(found), *shared, *overall_notes(cells)]
+    return [for_terminal(note) for note in made]
 
 
 def some(names: list[str]) -> str:

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field, StrictInt
 
+from pipelines.text import for_terminal
+
 
 def number(value: Any) -> float | None:
     """Return a finite number as a float, and None for anything else."""
@@ -25,6 +27,16 @@ def number(value: Any) -> float | None:
 def numbers(value: Any) -> list[float | None]:
     """Return a list of finite numbers, with None for each item that is not one."""
     return [number(item) for item in value] if isinstance(value, list) else []
+
+
+def exit_code(value: Any) -> int | None:
+    """Return an exit code, and None for anything else."""
+    return value if isinstance(value, int) else None
+
+
+def short_text(value: Any) -> str:
+    """Return the beginning of a text without control characters, and "" for anything else."""
+    return for_terminal(value[:300]) if isinstance(value, str) else ""
 
 
 def square_matrix(value: Any) -> list[list[float]] | None:
@@ -78,9 +90,9 @@ class MetricsLine(BaseModel):
 class Summary(BaseModel):
     """summary.json of a run."""
 
-    status: Any = None
-    exit: Any = None
-    what: Any = "no reason was recorded"
+    status: Annotated[str, BeforeValidator(short_text)] = ""
+    exit: Annotated[int | None, BeforeValidator(exit_code)] = None
+    what: Annotated[str, BeforeValidator(short_text)] = "no reason was recorded"
     best_error: Number = None
     median_error: Number = None
     seconds_per_step: Number = None

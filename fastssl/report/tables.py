@@ -15,6 +15,7 @@ from fastssl.report.cells import Cell, by_task, worst_and_best
 from fastssl.report.load import Run
 from fastssl.report.run_metrics import Stat, run_metrics, stat
 from fastssl.tracking.console import clock
+from pipelines.text import for_terminal
 
 TEXTS: dict[str, Any] = yaml.safe_load(
     Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8")
@@ -219,7 +220,7 @@ def runs_table(cells: list[Cell]) -> Table:
             texts = [
                 cell.task,
                 cell.name,
-                str(run.config.get("seed", "-")),
+                for_terminal(str(run.config.get("seed", "-"))),
                 run.status,
                 f"{row['steps']:,}",
                 *["-" if value is None else f"{value:.2f}" for value in errors],
@@ -237,7 +238,10 @@ def machines_table(runs: list[Run]) -> Table:
         versions = found.get("versions")
         torch = versions.get("torch") if isinstance(versions, dict) else None
         values = (found.get("processor"), found.get("cores"), torch, found.get("commit"))
-        return tuple(str(value)[:80] if isinstance(value, str | int) else "" for value in values)
+        return tuple(
+            for_terminal(str(value)[:80]) if isinstance(value, str | int) else ""
+            for value in values
+        )
 
     counts = Counter(machine(run.environment) for run in runs)
     rows = [

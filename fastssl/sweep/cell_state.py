@@ -14,6 +14,7 @@ from fastssl.tracking.run_dir import LOCK, RunFolder
 from pipelines import files
 
 SWEEP_FILE = "sweep.json"  # the cells of a sweep and their exit codes; `fastssl report` reads it
+LARGEST = 2**22  # bytes of a JSON file; the names of 20,000 classes take a quarter of it
 COMPLETE = ("finished", "out of time")  # the `status` of a run that needs no more training
 
 
@@ -31,7 +32,7 @@ class SweepCell(BaseModel):
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, or {} if there is none that can be read."""
     try:
-        found = files.read_json(path)
+        found = files.read_json(path, LARGEST)
     except (OSError, DataError):
         return {}
     return found if isinstance(found, dict) else {}

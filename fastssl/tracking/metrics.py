@@ -18,6 +18,8 @@ from fastssl.errors import RESUME, writing
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic
 
+LONGEST_LINE = 2**22  # bytes; a line with every table of 20,000 classes takes half of it
+
 logger = logging.getLogger(__name__)
 
 
@@ -98,18 +100,21 @@ def trim(path: Path, step: int) -> None:
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the valid lines of a metrics file, as text and parsed.
 
-    A killed run leaves an incomplete last line; damaged lines are skipped wherever they are.
+    A killed run leaves an incomplete last line; damaged lines are skipped wherever they are. Only
+    one line is in memory at a time, and of a longer one than a run writes only a part.
     """
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-            int(line["step"] + 0)  # a number that is finite
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            continue
-        yield text, line
+    with path.open("rb") as file:
+        while data := file.readline(LONGEST_LINE):
+            text = data.decode("utf-8", errors="replace").rstrip("\r\n")
+            try:
+                line = json.loads(text)
+                int(line["step"] + 0)  # a number that is finite
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                continue
+            yield text, line
 
 
 def read_metrics(path: Path, kind: str) -> list[dict[str, Any]]:
     """Return the lines of one kind, "train" or "eval"; the one reader of metrics.jsonl."""
-    lines = read_lines(path) if path.exists() else ()
+    lines = read_lines(path) if path.is_file() else ()
     return [line for _, line in lines if line.get("kind") == kind]

@@ -2,13 +2,17 @@
 
 import csv
 import json
+import os
 import re
+import tracemalloc
+from urllib.parse import unquote_to_bytes
 
 import pytest
 from markupsafe import escape
 
 from fastssl import report
 from fastssl.errors import ConfigError, DataError
+from fastssl.report import load
 from tests.fake_runs import write_run
 from tests.unit.report.test_report import read, write_grid
 
@@ -200,3 +204,123 @@ def test_a_config_with_odd_keys_is_left_out_and_reported(tmp_path, text):
     written = json.loads(read(tmp_path))
     assert [row["run"] for row in written["runs"]] == ["good"]
     assert "bad can't be read and is left out" in "\n".join(written["notes"])
+
+
+ODD = "a\x1b]0;x\x07b\u202ec\ud800"
+SHOWN = r"a\x1b]0;x\x07b\u202ec\ud800"
+
+
+def test_control_characters_are_shown_and_never_written(tmp_path):
+    write_run(tmp_path / "runs" / "a\x1b[2Jb", changes={"data": ODD, "momentum": ODD}, classes=2)
+    path = tmp_path / "runs" / "a\x1b[2Jb"
+    config = (path / "config.yaml").read_text()
+    for key in ("seed", "steps"):
+        config = re.sub(
+            f"^{key}: .*", lambda _, key=key: f"{key}: {json.dumps(ODD)}", config, flags=re.M
+        )
+    (path / "config.yaml").write_text(config)
+    (path / "environment.json").write_text(json.dumps({"class_names": [ODD, "x"], "commit": ODD}))
+    (path / "summary.json").write_text(json.dumps({"status": ODD, "what": ODD}))
+    sweep = {"cells": [{"name": ODD, "data": ODD, "labels": ODD, "algorithm": ODD}]}
+    (tmp_path / "runs" / "sweep.json").write_text(json.dumps(sweep))
+    for format in report.FORMATS:
+        written = read(tmp_path / "runs", format)
+        assert not set("\x1b\x07\u202e") & set(written), format
+        plain = written.replace("\\\\", "\\").replace("\\]", "]")
+        assert SHOWN in plain, format
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"\xff\xfe", "日本".encode()])
+def test_names_that_are_not_utf_8_are_shown_and_linked(tmp_path, name):
+    folder = tmp_path / os.fsdecode(name)
+    write_run(folder / "runs" / os.fsdecode(name))
+    for format in report.FORMATS:
+        assert read(folder / "runs", format)
+    page = read(folder / "runs", "html")
+    link = re.search(r'<th scope="row"><a href="([^"]+)/"', page)[1]
+    assert unquote_to_bytes(link) == name
+    out = folder / "r.json"
+    assert "1 run in 1 cell" in report.write([folder / "runs"], out)
+    assert json.loads(out.read_text())["runs"][0]["folder"].startswith("runs/")
+
+
+def test_no_cell_of_a_csv_is_a_formula(tmp_path):
+    write_run(tmp_path / "a", changes={"data": "=HYPERLINK(0)", "labels": "@x"})
+    write_run(tmp_path / "b", changes={"algorithm": "+1+1", "momentum": "-1+1|cmd"})
+    rows = list(csv.reader(read(tmp_path, "csv").splitlines()))
+    cells_ = [cell for row in rows[1:] for cell in row if not re.fullmatch(r"-?[\d.e-]+", cell)]
+    assert "'=HYPERLINK(0)" in cells_ and "'+1+1" in cells_ and "'@x" in cells_
+    assert not [cell for cell in cells_ if cell[:1] in tuple("=+-@\t\r")]
+
+
+def test_markdown_makes_no_link_and_no_image_of_a_name(tmp_path):
+    write_run(tmp_path / "a", changes={"data": "![x](http://x.example/y) `z`"})
+    written = read(tmp_path, "md")
+    assert r"!\[x\](http://x.example/y) \`z\`" in written
+    assert "![x]" not in written
+
+
+def bomb(levels=9):
+    lines = ["x0: &x0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "add"),
+    [
+        ("config.yaml", bomb()),
+        ("config.yaml", f"lr2: {'9' * 70_000}\n"),
+        ("environment.json", '{"a": [' + "[]," * (6 << 20)),
+        ("summary.json", '{"a": "' + "x" * (17 << 20)),
+        ("metrics.jsonl", '{"step": 1, "kind": "eval", "x": [' + "[]," * (12 << 20)),
+    ],
+)
+def test_a_file_of_any_size_takes_little_memory(tmp_path, file, add):
+    write_run(tmp_path / "good")
+    write_run(tmp_path / "bad", {"seed": 1})
+    path = tmp_path / "bad" / file
+    path.write_text((path.read_text() if file == "config.yaml" else "") + add)
+    tracemalloc.start()
+    try:
+        written = json.loads(read(tmp_path))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "good" in [row["run"] for row in written["runs"]]
+    assert ("bad can't be read" in str(written["notes"])) == (file == "config.yaml")
+    assert peak < 256 << 20
+
+
+@pytest.mark.parametrize(("limit", "value"), [("LARGEST_METRICS", 1000), ("MOST_LINES", 5)])
+def test_more_metrics_than_a_run_writes_are_refused(tmp_path, monkeypatch, limit, value):
+    write_run(tmp_path / "good", evals=2, logs=2)
+    write_run(tmp_path / "bad", {"seed": 1})
+    size = (tmp_path / "good" / "metrics.jsonl").stat().st_size
+    monkeypatch.setattr(load, limit, max(value, size if limit == "LARGEST_METRICS" else 0))
+    written = json.loads(read(tmp_path))
+    assert [row["run"] for row in written["runs"]] == ["good"]
+    assert "bad can't be read and is left out: metrics.jsonl has more than" in written["notes"][0]
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "summary.json", "environment.json"])
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder"])
+def test_a_file_that_is_none_does_not_hang_a_report(tmp_path, file, kind):
+    write_run(tmp_path / "good")
+    write_run(tmp_path / "bad", {"seed": 1})
+    path = tmp_path / "bad" / file
+    path.unlink()
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    assert "good" in [row["run"] for row in json.loads(read(tmp_path))["runs"]]
+
+
+def test_a_run_that_is_given_twice_counts_once(tmp_path):
+    write_run(tmp_path / "runs" / "a")
+    out = tmp_path / "r.json"
+    report.write([tmp_path / "runs", tmp_path / "runs" / "a", tmp_path / "runs"], out)
+    assert json.loads(out.read_text())["cells"][0]["runs"] == 1
