@@ -22,6 +22,7 @@ from pipelines.datasets import DATASETS
 from pipelines.store.store import Store, default_place, open_store
 from pipelines.store.verify import Report
 from pipelines.store.verify import verify as verify_store
+from pipelines.text import for_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ def convert(source: str, out: Path | None, options: Options, *, progress: bool =
         options.load()  # before the bar, so that its rate is that of the work
         began = time.monotonic()
         total = sum(split.count for split in raw.splits.values())
-        with _terminated(), Progress(total, f"converting {raw.name}") as bar:
+        with _terminated(), Progress(total, f"converting {for_terminal(raw.name)}") as bar:
             write_store(raw, place, options, advance=bar.advance)
         store = open_store(place)
         logger.info("%s", _summary(store, time.monotonic() - began))
@@ -73,24 +74,29 @@ def _summary(store: Store, seconds: float) -> str:
 
 @contextmanager
 def _terminated() -> Iterator[None]:
-    """Turn SIGTERM into an exit that cleans up after itself, with code 143."""
+    """Clean up after the first SIGTERM or Ctrl-C; a second one does not disturb that."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        for one in before:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, leave)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def verify(store: Path, sample: int | None = None, *, progress: bool = True) -> Report:
     """Check a store; the report counts the images checked and lists what is wrong."""
-    with messages(quiet=not progress), Progress(0, f"verifying {store}") as bar:
+    with messages(quiet=not progress), Progress(0, f"verifying {for_terminal(str(store))}") as bar:
 
         def begin(total: int) -> None:
             bar.total = total

@@ -6,6 +6,7 @@ gives two lines on stderr and an exit code, never a traceback.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from fastssl.cli import profile
 from fastssl.cli.app import Config, Json, Overrides, TrustCode, app
 from fastssl.errors import ConfigError, UserError, memory_error, system_error
 from fastssl.tracking.streams import discard_stdout, reader_has_ended, repair_streams
+from pipelines.text import for_terminal
 
 UsageError: Any = typer.BadParameter.__mro__[1]  # typer gives its base no public name
 
@@ -119,7 +121,8 @@ def convert(
     from pipelines.convert import Options
 
     store = run(source, out, Options(**given))
-    print(f"{store.path}: next: fastssl verify {store.path}")
+    path = for_terminal(shlex.quote(str(store.path)))
+    print(f"{path}: next: fastssl verify {path}")
 
 
 @app.command(epilog="Example: fastssl verify data/pets")
@@ -132,10 +135,10 @@ def verify(
 
     report = run(store, sample=sample)
     for problem in report.problems:
-        print(problem)
+        print(for_terminal(problem))
     if report.problems:
         raise typer.Exit(3)
-    print(f"{store} is sound: {report.images:,} images")
+    print(f"{for_terminal(str(store))} is sound: {report.images:,} images")
 
 
 @app.command(epilog="Example: fastssl views digits --out v.png")

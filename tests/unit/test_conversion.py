@@ -1,6 +1,7 @@
 """The verbs `convert` and `verify`, what they say, and the tool that converts all standard sets."""
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -101,6 +102,37 @@ def test_the_verbs(tmp_path):
     assert damaged.returncode == 3 and "index.csv" in damaged.stdout
     refused = fastssl("convert", str(pets), str(tmp_path / "out"), "--format", "dali")
     assert refused.returncode == 2 and "not empty" in refused.stderr
+
+
+def test_convert_and_verify_end_quietly_when_nobody_reads_their_output(tmp_path):
+    pets = write_folder(tmp_path / "pets", per_class=3)
+    out = tmp_path / "the store"
+    for words in (["convert", str(pets), str(out)], ["verify", str(out)]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "-m", "fastssl", *words]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+        os.close(writer)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert verify(out).problems == []
+
+
+def test_the_next_command_is_quoted_and_names_are_safe_to_print(tmp_path):
+    pets = write_folder(tmp_path / "pets\x1b]0;title\x07", per_class=3, suffixes=(".jpg",))
+    (pets / "class0").rename(pets / "\x1b[31mred")
+    (pets / "class1" / "bad\x1b[2J.jpg").touch()
+    (pets / "empty\x1b").mkdir()
+    out = str(tmp_path / "the store\x1b[1m")
+    refused = fastssl("convert", str(pets), out)
+    assert refused.returncode == 3 and "bad\\x1b[2J.jpg" in refused.stderr
+    done = fastssl("convert", str(pets), out, "--on-error", "skip", "--test-fraction", "0.4")
+    assert done.returncode == 0, done.stderr
+    assert f"fastssl verify '{tmp_path}/the store\\x1b[1m'" in done.stdout
+    checked = fastssl("verify", out)
+    for text in (refused.stderr, done.stdout, done.stderr, checked.stdout, checked.stderr):
+        assert "\x1b" not in text and "\x07" not in text
+    (tmp_path / "the store\x1b[1m" / "test.npy").write_bytes(b"")
+    assert "\x1b" not in fastssl("verify", out).stdout
 
 
 def test_the_tool_converts_what_is_there(tmp_path, monkeypatch, capsys):

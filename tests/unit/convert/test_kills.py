@@ -39,6 +39,16 @@ places.at_call(resolve_name(owner), name, int(number), hold)
 sys.argv[1:4] = []
 cli.main()
 """
+# The same, interrupted at its fifth write.
+INTERRUPTED = """
+import os
+import signal
+places.at_call(
+    resolve_name("pipelines.convert.tar:TarWriter"), "_write", 5,
+    lambda: os.kill(os.getpid(), signal.SIGINT),
+)
+cli.main()
+"""
 Moment = tuple[str, str, int]
 WRITES: list[Moment] = [("pipelines.convert.tar:TarWriter", "_write", n) for n in range(1, 70, 3)]
 MOMENTS: list[Moment] = [
@@ -118,6 +128,24 @@ def test_interrupted(number, pets, tmp_path):
     with held(pets, tmp_path / "out", WRITES[5], "dali") as process:
         message = end(process, number)
     assert process.returncode == 128 + number, message
+    assert "Traceback" not in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_interrupt_does_not_disturb_the_cleaning_up(pets, tmp_path):
+    """The process is held where it removes the half store, and interrupted again there."""
+    program = HELD.replace("wait()", "wait(2)").replace("cli.main()", INTERRUPTED)
+    moment = ("shutil", "rmtree", "2")  # the first call removes what a killed process left
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *moment, *words(pets, tmp_path / "out", "dali")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    Listener(process, process.stdout).line("held")
+    message = end(process, signal.SIGINT)
+    assert process.returncode == 130, message
     assert "Traceback" not in message
     assert list(tmp_path.iterdir()) == []
 
