@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-# The memory limit of a container, in cgroups version 2 and version 1. Version 1 stores a huge
-# number where there is no limit, version 2 the text "max".
-CGROUP_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+# Names of a group's limit, of its use, and of the file pages in it that the kernel can drop: in
+# version 2 of cgroups, and in version 1.
+VERSION_2 = ("memory.max", "memory.current", "inactive_file")
+VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+class Group(NamedTuple):
+    """A control group that limits the memory of this process, in bytes."""
+
+    limit: int
+    used: int  # without file pages that the kernel can drop
 
 
 def total_memory() -> int:
     """Return the bytes of the machine's memory, or its container's limit if that is lower."""
     import psutil
 
-    return _limited(psutil.virtual_memory().total)
+    return min([psutil.virtual_memory().total, *(group.limit for group in limiting_groups())])
 
 
 def free_memory(device: str = "cpu") -> int:
@@ -27,14 +37,30 @@ def free_memory(device: str = "cpu") -> int:
         return int(torch.cuda.mem_get_info(device)[0])
     import psutil
 
-    return _limited(psutil.virtual_memory().available)
+    left = (max(0, group.limit - group.used) for group in limiting_groups())
+    return min([psutil.virtual_memory().available, *left])
 
 
-def _limited(size: int) -> int:
-    for file in CGROUP_LIMITS:
-        try:
-            limit = file.read_text().strip()
-        except OSError:  # another version of cgroups, or none
-            continue
-        size = min(size, int(limit)) if limit.isdigit() else size
-    return size
+def limiting_groups() -> Iterator[Group]:
+    """Yield every control group with a limit that this process is in, nested ones included."""
+    with suppress(OSError):  # no cgroups on this system
+        for line in MEMBERSHIP.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                root, names = CGROUPS, VERSION_2
+            elif "memory" in controllers.split(","):
+                root, names = CGROUPS / "memory", VERSION_1
+            else:
+                continue
+            group = root / path.lstrip("/")
+            for folder in (group, *group.parents):
+                # In a container the path may be the host's: its upper part is then not mounted.
+                if folder.is_relative_to(root):
+                    yield from _read(folder, *names)
+
+
+def _read(folder: Path, limit: str, used: str, droppable: str) -> Iterator[Group]:
+    with suppress(OSError, ValueError):  # no such group here, or its limit is "max"
+        most = int((folder / limit).read_text())
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        yield Group(most, int((folder / used).read_text()) - int(stat.get(droppable, 0)))

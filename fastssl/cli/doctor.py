@@ -13,7 +13,8 @@ from typing import Any
 from fastssl.errors import UserError
 from fastssl.tracking import environment
 from fastssl.tracking.console import messages
-from pipelines.readers import READERS, is_installed
+from pipelines.extras import import_problem
+from pipelines.readers import READERS
 
 # what -> the module that it needs, and the extra of fastssl that installs it
 EXTRAS = {
@@ -49,9 +50,9 @@ def rows() -> list[dict[str, Any]]:
     found += devices()
     readers = {f"reader {one.name}": (one.package, one.name) for one in READERS.values()}
     for name, (module, extra) in (readers | EXTRAS).items():
-        there = module is None or is_installed(module)
-        advice = "" if there else f"pip install 'fastssl[{extra}]'"
-        found.append(row(name, "ready" if there else "missing", advice))
+        problem = import_problem(module) if module else None
+        advice = f"pip install 'fastssl[{extra}]'" if problem else ""
+        found.append(row(name, problem or "ready", advice))
     return [*found, data_folder()]
 
 

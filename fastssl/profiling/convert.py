@@ -19,7 +19,8 @@ from fastssl.errors import DataError
 from fastssl.profiling.measure import Case, Measured, interleave, make_record, rate
 from fastssl.profiling.subjects import ConvertOptions
 from pipelines.convert import Options as Conversion
-from pipelines.convert import convert, ffcv
+from pipelines.convert import convert
+from pipelines.extras import import_problem
 from pipelines.sources import Source, SourceSplit, array_chunks, file_chunks
 from pipelines.sources.scan import Scan
 
@@ -84,7 +85,7 @@ def array_cases(
         return timed(folder, len(images), lambda out: convert(source, out, how))
 
     cases = {"arrays: fastssl, tar": case("dali")}
-    if ffcv.installed():
+    if not import_problem("ffcv"):
         cases["arrays: fastssl, beton"] = case("ffcv")
         cases["arrays: fastssl, both"] = case("ffcv", "dali")
     return cases

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,17 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.ffcv_compat import import_ffcv
+from pipelines.extras import import_ffcv
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
 SMALLEST_PAGE = 1 << 21  # bytes; ffcv accepts none smaller
-
-
-def installed() -> bool:
-    """Return True if ffcv can be found, without importing it."""
-    return find_spec("ffcv") is not None
 
 
 def page_size(shape: tuple[int, int]) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pipelines.convert.ffcv as ffcv
 from pipelines.convert.images import RESIZES, Target
 from pipelines.errors import ConfigError
+from pipelines.extras import import_problem
 from pipelines.sources import Source, SourceOptions, SourceSplit
 
 FORMATS = ("ffcv", "dali")
@@ -37,9 +38,9 @@ class Options(SourceOptions):
             raise ConfigError("no format is given", fix)
         # In a fixed order, so that the same choice makes the same store.
         object.__setattr__(self, "formats", tuple(form for form in FORMATS if form in given))
-        if "ffcv" in given and not ffcv.installed():
+        if "ffcv" in given and (problem := import_problem("ffcv")):
             raise ConfigError(
-                "the format ffcv needs the package ffcv, which is not installed",
+                f"the format ffcv needs the package ffcv, which {problem}",
                 "pip install 'fastssl[ffcv]', or use --format dali",
             )
         if self.size is not None and self.size not in SIZES:

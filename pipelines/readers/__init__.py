@@ -11,7 +11,7 @@ table in `base.py`, which the configuration and `fastssl list readers` read. `re
 """
 
 from pipelines.readers.auto import Choice, choose
-from pipelines.readers.base import READERS, Reader, ReaderInfo, is_installed
+from pipelines.readers.base import READERS, Reader, ReaderInfo
 from pipelines.store.records import Indices, Pixels
 
 __all__ = [
@@ -22,5 +22,4 @@ __all__ = [
     "Reader",
     "ReaderInfo",
     "choose",
-    "is_installed",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelines.errors import ConfigError
+from pipelines.extras import import_problem
 from pipelines.registry import Registry
 from pipelines.store.records import Indices, Pixels, Stored
 
@@ -66,14 +66,6 @@ def copy_raw(stored: Stored, indices: Indices, out: Pixels) -> None:
         np.stack(stored.get(indices), out=out.reshape(len(indices), -1))
 
 
-def is_installed(package: str) -> bool:
-    """Return True if an optional package can be found; it is not imported."""
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ModuleNotFoundError, ValueError):
-        return False
-
-
 @dataclass(frozen=True)
 class ReaderInfo:
     """An entry of the registry; the reader's module is imported when it is used."""
@@ -86,9 +78,14 @@ class ReaderInfo:
     decodes_on_gpu: bool = False
 
     @property
+    def problem(self) -> str | None:
+        """Why the package that the reader needs cannot be used, None if it can."""
+        return None if self.package is None else import_problem(self.package)
+
+    @property
     def installed(self) -> bool:
-        """True if the package that the reader needs is installed."""
-        return self.package is None or is_installed(self.package)
+        """True if the package that the reader needs can be used."""
+        return self.problem is None
 
     def open(self, store: Store, split: str, *, threads: int = 1, device: str = "cpu") -> Reader:
         """Open a split of a store."""
@@ -97,9 +94,9 @@ class ReaderInfo:
                 f"the store {store.path} has no {self.format} files for the reader {self.name}",
                 f"{store.convert_line(self.format)}; or choose another reader",
             )
-        if not self.installed:
+        if self.problem:
             raise ConfigError(
-                f"the reader {self.name} needs {self.package}, which is not installed",
+                f"the reader {self.name} needs {self.package}, which {self.problem}",
                 f"pip install 'fastssl[{self.name}]'",
             )
         module, name = self.target.split(":")

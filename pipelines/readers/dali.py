@@ -60,6 +60,13 @@ class DaliReader(Reader):
                 (images,) = pipeline.run()
             except StopIteration:
                 return
+            except RuntimeError as error:
+                if "Failed to decode" not in str(error):
+                    raise
+                raise DataError(
+                    f"DALI cannot decode an image of {self.store.path}",
+                    f"type fastssl verify {self.store.path} to see which; then {FIX}",
+                ) from error
             yield self._dense(images)
 
     def _pipeline(self, size: int, source: Iterator[list[Pixels]]) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 
-from pipelines.ffcv_compat import import_ffcv
+from pipelines.extras import import_ffcv
 from pipelines.prefetch import Ring
 from pipelines.readers.base import Reader
 from pipelines.store.records import Indices, Pixels

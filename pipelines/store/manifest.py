@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from pipelines.errors import DataError
-from pipelines.store.index import MOST_CLASSES, MOST_IMAGES
+from pipelines.store import index
 
 NAME = "dataset.json"
 KIND = "fastssl store"
@@ -45,7 +45,7 @@ class FileInfo(_Entry):
 class SplitInfo(_Entry):
     """The images of one split; all have one size and one encoding."""
 
-    count: int = Field(ge=1, le=MOST_IMAGES)
+    count: int = Field(ge=1, le=index.MOST_IMAGES)
     labeled: int = 0
     height: Side
     width: Side
@@ -58,7 +58,7 @@ class Manifest(_Entry):
 
     name: str
     terms: Any = None  # of use, for a standard data set
-    classes: int = Field(ge=0, le=MOST_CLASSES)
+    classes: int = Field(ge=0, le=index.MOST_CLASSES)
     class_names: list[str]
     mean: Mean
     std: Mean
@@ -71,12 +71,17 @@ class Manifest(_Entry):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        needed = [shard for split in self.splits.values() for shard in split.shards]
+        needed = {index.NAME}
+        for name, split in self.splits.items():
+            needed |= {f"{name}.npy", *split.shards}
+            if "ffcv" in self.formats:
+                needed.add(f"{name}.beton")
         if (
             "train" not in self.splits
             or len(self.class_names) != self.classes
             or min(self.std) <= 0
-            or not {*needed} <= {*self.files}
+            or not needed <= {*self.files}
+            or any(bool(split.shards) != ("dali" in self.formats) for split in self.splits.values())
         ):
             raise ValueError("the entries contradict each other")
         return self

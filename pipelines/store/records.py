@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,6 +21,25 @@ Indices = npt.NDArray[np.int64]
 Records = npt.NDArray[Any]  # of the type index.RECORD
 
 FIX = "restore the store from a copy, or convert the data set again"
+
+
+# Segments that may precede the frame header: tables, restart interval, application data, comment.
+_BEFORE_FRAME = {0xFFC4, 0xFFDB, 0xFFDD, *range(0xFFE0, 0xFFF0), 0xFFFE}
+_FRAMES = {0xFFC0, 0xFFC1, 0xFFC2}  # baseline, extended, progressive
+
+
+def jpeg_shape(data: memoryview) -> tuple[int, int, int] | None:
+    """Return height, width and channels that the header of an 8-bit JPEG declares, else None."""
+    position = 2 if bytes(data[:2]) == b"\xff\xd8" else len(data)
+    while position + 10 <= len(data):
+        marker, length = struct.unpack_from(">HH", data, position)
+        if marker in _FRAMES:
+            bits, height, width, channels = struct.unpack_from(">BHHB", data, position + 4)
+            return (height, width, channels) if bits == 8 else None
+        if marker not in _BEFORE_FRAME:
+            return None
+        position += 2 + length
+    return None
 
 
 class Stored:
@@ -54,6 +74,9 @@ class Stored:
         for position in np.flatnonzero(~self._checked[indices]).tolist():
             if zlib.crc32(found[position]) != records["crc"][position]:
                 raise self.damaged(indices[position], "its checksum is another one")
+            # A decoder would allocate what the header of a JPEG says, or scale the image silently.
+            if not self._raw and jpeg_shape(found[position].data) != self._shape:
+                raise self.damaged(indices[position], f"it is no JPEG of the shape {self._shape}")
         self._checked[indices] = True
         return found
 

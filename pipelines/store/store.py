@@ -11,8 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.errors import DataError
+from pipelines.files import read_limited
 from pipelines.store import index, manifest
 from pipelines.store.records import Pixels, Records, Stored
+
+MOST_MANIFEST = 64 << 20  # bytes; it lists the classes, the files and the images left out
 
 
 class Store:
@@ -48,10 +51,14 @@ class Store:
     def _sources(self) -> dict[str, list[str]]:
         paths: dict[str, list[str]] = {split: [] for split in self.splits}
         try:
-            for _, split, _, source in index.read_rows(self.path / index.NAME):
+            for number, split, _, source in index.read_rows(self.path / index.NAME):
+                if number != len(paths[split]) or number >= self.splits[split].count:
+                    raise ValueError(f"image {number} of {split} is out of order")
                 paths[split].append(source)
         except (OSError, ValueError, KeyError, csv.Error):
             raise _incomplete(self.path, f"{index.NAME} can't be read") from None
+        if any(len(paths[split]) != info.count for split, info in self.splits.items()):
+            raise _incomplete(self.path, f"{index.NAME} does not list every image")
         return paths
 
     def beton(self, split: str) -> Path:
@@ -89,19 +96,38 @@ class Store:
         try:
             sound = manifest.digest(path) == self.manifest.files[path.name].sha256
             found: Records = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError, KeyError):
+        except Exception:  # the header of a crafted file may raise almost anything
             sound = False
         if not sound:
             raise _incomplete(path, f"it disagrees with {manifest.NAME}")
-        if found.dtype != index.RECORD or found.shape != (info.count,):
-            raise _incomplete(path, "it is not the index of this split")
-        if ((found["label"] < -1) | (found["label"] >= self.classes)).any():
-            raise _incomplete(path, f"it has labels that are none of the {self.classes} classes")
-        if info.shards and (found["shard"] >= len(info.shards)).any():
-            raise _incomplete(path, "it names a file that does not exist")
-        if info.encoding == "raw" and (found["size"] != info.height * info.width * 3).any():
-            raise _incomplete(path, "its images have other sizes than the split")
+        why = self._records_problem(found, split, info)
+        if why:
+            raise _incomplete(path, why)
         return found
+
+    def _records_problem(self, found: Records, split: str, info: manifest.SplitInfo) -> str | None:
+        """Return what is wrong with the index of a split.
+
+        Compiled code reads the files at these offsets without a check of its own: one that leads
+        out of a file would crash the process.
+        """
+        if found.dtype != index.RECORD or found.shape != (info.count,):
+            return "it is not the index of this split"
+        if ((found["label"] < -1) | (found["label"] >= self.classes)).any():
+            return f"it has labels that are none of the {self.classes} classes"
+        if "dali" in self.formats:
+            if (found["shard"] >= len(info.shards)).any():
+                return "it names a file that does not exist"
+            sizes = np.array([self.manifest.files[name].size for name in info.shards], np.uint64)
+            if _leads_out(found["offset"], found["size"], sizes[found["shard"]]):
+                return "it leads out of a tar file"
+        if "ffcv" in self.formats:
+            size = np.uint64(self.manifest.files[f"{split}.beton"].size)
+            if _leads_out(found["beton"], found["size"], size):
+                return "it leads out of the .beton file"
+        if info.encoding == "raw" and (found["size"] != info.height * info.width * 3).any():
+            return "its images have other sizes than the split"
+        return None
 
     def stored(self, split: str, form: str | None = None) -> Stored:
         """Return the stored images of a split; by default from the tar files if there are any."""
@@ -124,6 +150,11 @@ class Store:
         return self.stored(split).decode(index)
 
 
+def _leads_out(start: Records, size: Records, end: Any) -> bool:
+    """Return True if a range extends over the end of its file; no sum is made that overflows."""
+    return bool(((size < 1) | (size > end) | (start > end - np.minimum(size, end))).any())
+
+
 def open_store(path: str | os.PathLike[str]) -> Store:
     """Open a converted data set; the sizes of its files are checked, their content is not."""
     folder = Path(path).absolute()
@@ -144,7 +175,7 @@ def read_manifest(folder: Path) -> tuple[manifest.Manifest, str]:
     """Return the content of `dataset.json`, and its SHA-256."""
     file = folder / manifest.NAME
     try:
-        data = file.read_bytes()
+        data = read_limited(file, MOST_MANIFEST)
     except (FileNotFoundError, NotADirectoryError):
         raise _missing(folder) from None
     except OSError as error:

@@ -55,6 +55,7 @@ def verify(
             report.problems += _index_problems(store)
         except DataError as error:
             report.problems.append(error.what)
+        if report.problems:
             return report
         work = list(_work(store, sample))
         begin(sum(len(numbers) for _, numbers in work))

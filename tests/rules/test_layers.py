@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = re.findall(
     r"\S+",
     """
-    pipelines.errors pipelines.text pipelines.registry pipelines.jit pipelines.ffcv_compat
+    pipelines.errors pipelines.text pipelines.registry pipelines.jit pipelines.extras
     pipelines.memory pipelines.files pipelines.prefetch pipelines.image_formats pipelines.store
     pipelines.sources pipelines.datasets pipelines.convert
     pipelines.sampling pipelines.views pipelines.readers pipelines.loader pipelines

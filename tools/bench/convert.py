@@ -17,7 +17,7 @@ from fastssl.profiling import convert
 from fastssl.profiling.convert import PHOTO_SIZE, QUALITY, timed
 from fastssl.profiling.measure import Measured, interleave
 from fastssl.profiling.subjects import ConvertOptions
-from pipelines.convert import ffcv
+from pipelines.extras import import_problem
 
 FFCV, PILLOW = "arrays: ffcv's DatasetWriter", "photos: one Pillow process"
 RATIOS = {
@@ -35,7 +35,7 @@ def run(options: ConvertOptions) -> dict[str, Any]:
         if options.arrays:
             arrays = convert.make_arrays(options.arrays)
             cases = convert.array_cases(options, folder, *arrays)
-            if ffcv.installed():
+            if not import_problem("ffcv"):
                 cases[FFCV] = timed(
                     folder, options.arrays, lambda out: write_ffcv(out, *arrays, options.workers)
                 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastssl.profiling.measure import rate
-from pipelines.ffcv_compat import import_ffcv
+from pipelines.extras import import_ffcv
 from pipelines.store.store import Store
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fastssl.profiling.views import Work
 from pipelines.errors import ResourceError
-from pipelines.ffcv_compat import import_ffcv
+from pipelines.extras import import_ffcv
 
 Array = np.ndarray[Any, Any]
 FILL = (125, 123, 114)

@@ -9,17 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.convert import Options, convert, ffcv, tar
+from pipelines.convert import Options, convert, options, tar
 from pipelines.convert.images import Target
 from pipelines.convert.open import open_source
 from pipelines.errors import ConfigError, DataError, ResourceError
+from pipelines.extras import import_problem
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.pictures import write_folder
 from tests.reading import INSTALLED_FORMATS, check, decode, read_tars
 
-needs_ffcv = pytest.mark.skipif(not ffcv.installed(), reason="ffcv is not installed")
+needs_ffcv = pytest.mark.skipif(bool(import_problem("ffcv")), reason="ffcv is not installed")
 
 
 def arrays(count: int = 700, size: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -193,7 +194,7 @@ def test_tars_alone_are_written_unless_another_format_is_given(tmp_path, monkeyp
 
 
 def test_ffcv_that_is_not_installed_is_refused_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(ffcv, "installed", lambda: False)
+    monkeypatch.setattr(options, "import_problem", lambda package: "is not installed")
     with pytest.raises(ConfigError, match="not installed"):
         convert(source(*arrays(3)), tmp_path / "other", Options(formats=("ffcv",)))
 

@@ -52,17 +52,6 @@ def test_a_configured_reader_is_used():
     assert choose(store(1), "train", wanted="dali").sentence.startswith("dali: as configured")
 
 
-def test_a_container_s_limit_counts(monkeypatch, tmp_path):
-    monkeypatch.undo()
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr("pipelines.memory.CGROUP_LIMITS", [limit])
-    whole = auto.free_memory("cpu")
-    limit.write_text("max\n")
-    assert auto.free_memory("cpu") == pytest.approx(whole, rel=0.5)
-    limit.write_text("1000000\n")
-    assert auto.free_memory("cpu") == 1e6
-
-
 def test_config_listing_and_auto_know_a_reader_as_soon_as_it_is_registered(monkeypatch):
     from fastssl.cli.listing import readers
     from fastssl.config.schema import RunConfig

@@ -1,8 +1,6 @@
-import builtins
 import os
 import re
 import shutil
-import sys
 import threading
 
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 import torch
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.readers import READERS
+from pipelines.readers import READERS, base
 from pipelines.store.store import open_store
 from tests.small_stores import make_store
 
@@ -111,21 +109,12 @@ def test_resident_reads_either_format(tmp_path, formats):
 
 def hide(monkeypatch, *packages):
     """Make packages look as if they were not installed."""
-    for name in list(sys.modules):
-        if name in packages or name.startswith(tuple(f"{package}." for package in packages)):
-            monkeypatch.delitem(sys.modules, name)
-    real_import, real_find = builtins.__import__, READERS["ffcv"].__class__.installed.fget
+    real = base.import_problem
 
-    def refuse(name, *args, **kwargs):
-        if name.startswith(packages):
-            raise ModuleNotFoundError(name)
-        return real_import(name, *args, **kwargs)
+    def problem(package):
+        return "is not installed" if package in packages else real(package)
 
-    def installed(kind):
-        return kind.package not in packages and real_find(kind)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    monkeypatch.setattr("pipelines.readers.ReaderInfo.installed", property(installed))
+    monkeypatch.setattr(base, "import_problem", problem)
 
 
 @pytest.mark.parametrize(("name", "package"), [("ffcv", "ffcv"), ("dali", "nvidia.dali")])

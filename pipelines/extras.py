@@ -1,6 +1,27 @@
-"""The import of ffcv without its side effects on torch and numba."""
+"""Optional packages: whether they can be used, and the import of ffcv without its side effects."""
 
+import importlib
 import warnings
+from functools import cache
+
+
+@cache
+def import_problem(package: str) -> str | None:
+    """Return why an optional package cannot be used, as "is not installed"; None if it can.
+
+    The package is imported, because an installed one may be broken: a shared library is missing,
+    or it was built for another numpy.
+    """
+    try:
+        if package == "ffcv":
+            import_ffcv()
+        else:
+            importlib.import_module(package)
+    except Exception as error:  # whatever a broken package raises
+        if isinstance(error, ModuleNotFoundError) and f"{package}.".startswith(f"{error.name}."):
+            return "is not installed"
+        return f"cannot be imported: {' '.join(str(error).split())[:200]}"
+    return None
 
 
 def import_ffcv() -> None:
