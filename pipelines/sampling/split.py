@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.sampling.rng import permutation
+from pipelines.text import for_terminal
 
 Indices = npt.NDArray[np.int64]
 
@@ -82,15 +83,21 @@ def profile(classes: int, ratio: float) -> npt.NDArray[np.float64]:
 def read_indices(path: Path, labels: npt.NDArray[np.int64]) -> Indices:
     """Read a published split and check it against the labels of the training set."""
     try:
-        found = np.load(path).ravel() if path.suffix == ".npy" else _read_text(path)
+        with path.open("rb") as file:
+            found = (
+                np.load(file).ravel()
+                if path.suffix == ".npy"
+                else _read_text(file.read(), path.suffix)
+            )
         if not np.issubdtype(found.dtype, np.integer):
             raise ValueError(f"it contains {found.dtype}, not integers")
-    except (OSError, ValueError) as error:
+        indices = np.sort(found.astype(np.int64))
+    except Exception as error:  # a damaged file raises nearly anything
+        reason = str(error)[:200] or type(error).__name__
         raise DataError(
-            f"cannot read the split {path}: {error}",
+            f"cannot read the split {path}: {for_terminal(reason)}",
             "give a text or .csv file with one index per line, or a .npy file of integers",
         ) from error
-    indices = np.sort(found.astype(np.int64))
     outside = indices[(indices < 0) | (indices >= len(labels))]
     twice = indices[1:][indices[1:] == indices[:-1]]
     fix = "give indices of the store's train split (index.csv lists them)"
@@ -107,11 +114,12 @@ def read_indices(path: Path, labels: npt.NDArray[np.int64]) -> Indices:
     return indices
 
 
-def _read_text(path: Path) -> npt.NDArray[np.int64]:
+def _read_text(data: bytes, suffix: str) -> npt.NDArray[np.int64]:
     """Read the first column of a text file, without the header line and `#` comments."""
-    lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    cells = [line.replace(",", " ").split()[0] for line in lines if line.strip(", ")]
-    if cells and not cells[0].lstrip("+-").isdigit() and path.suffix == ".csv":
+    lines = [line.split("#")[0].strip() for line in data.decode().splitlines()]
+    rows = [line.replace(",", " ").split() for line in lines]
+    cells = [row[0] for row in rows if row]
+    if cells and not cells[0].lstrip("+-").isdigit() and suffix == ".csv":
         cells = cells[1:]
     return np.array([int(cell) for cell in cells], dtype=np.int64)
 

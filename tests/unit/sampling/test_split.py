@@ -126,6 +126,33 @@ def test_a_published_split_that_does_not_fit_is_refused(tmp_path, text, complain
     assert "bad.txt" in caught.value.what
 
 
+def npy(shape: tuple[int, ...], data: bytes) -> bytes:
+    """Return a .npy file whose header may promise more than follows."""
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + header.encode() + data
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.npy", b""),
+        ("a.npy", b"PK\x05\x06" + bytes(18)),  # an .npz without arrays
+        ("a.npy", npy((10**15,), bytes(80))),
+        ("a.txt", b"1\n99999999999999999999999\n"),
+        ("a.txt", b"9" * 5000),
+        ("a.txt", b",\t,\n"),
+        ("a.txt", b"caf\xe9\n"),
+        ("a.csv", b"\x1b[2J\n\x1b[2J\n"),
+        ("a.txt", b"\x00\x01"),
+    ],
+)
+def test_a_split_that_cannot_be_read_is_refused_in_two_lines(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        split(index_file=tmp_path / name, labels_wanted="all")
+    assert "\x1b" not in caught.value.what and len(caught.value.what) < 600
+
+
 def test_a_published_split_of_unlabeled_images_floats_or_nothing_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("7\n")
     with pytest.raises(DataError, match="no label"):
