@@ -16,6 +16,7 @@ import typer
 from fastssl.cli import profile
 from fastssl.cli.app import Config, Json, Overrides, TrustCode, app
 from fastssl.errors import ConfigError, UserError, memory_error, system_error
+from fastssl.tracking.console import clean_lines
 from fastssl.tracking.streams import discard_stdout, reader_has_ended, repair_streams
 from pipelines.text import for_terminal
 
@@ -196,7 +197,7 @@ def explain(error: Exception | SystemExit) -> int:
 
 def report(error: UserError) -> int:
     """Print an error in two lines; return the exit code."""
-    print(f"error: {error}", file=sys.stderr)
+    print(clean_lines(f"error: {error}"), file=sys.stderr)
     return error.exit_code
 
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from fastssl.cli.app import Checkpoint, Device, Json, Run, TrustCode, app
+from fastssl.errors import ConfigError
+from pipelines.text import for_terminal
 
 
 @app.command(name="eval", epilog="Example: fastssl eval runs/a")
@@ -41,7 +43,7 @@ def evaluate(
 def show_notes(notes: list[str]) -> None:
     """Print on stderr what a reader of the numbers must know."""
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(for_terminal(f"note: {note}"), file=sys.stderr)
 
 
 @app.command(epilog="Example: fastssl predict runs/a photos '*.png' --csv labels.csv")
@@ -52,6 +54,9 @@ def predict(
     ],
     csv: Annotated[Path | None, typer.Option(help="Write CSV here; - for stdout.")] = None,
     jsonl: Annotated[Path | None, typer.Option(help="Write JSON lines here; - for stdout.")] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Write the probability of every class.")
+    ] = False,
     split: Annotated[str, typer.Option(help="Which split of a store.")] = "test",
     checkpoint: Checkpoint = "best",
     device: Device = None,
@@ -61,6 +66,8 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict the classes of images with the EMA model of a run."""
+    if probabilities and not (csv or jsonl):
+        raise ConfigError("--probabilities is given without a file", "add --csv FILE")
     from fastssl.inference.prediction_files import predict as work
     from fastssl.inference.predictor import Predictor
     from fastssl.tracking.console import messages
@@ -79,6 +86,7 @@ def predict(
             images,
             table=csv,
             lines=jsonl,
+            each=probabilities,
             split=split,
             batch=batch,
             stdin=sys.stdin,
@@ -112,7 +120,7 @@ def show_tally(tally: Any, written: list[str], as_json: bool) -> None:
             print(f"written: {path}" if path != "-" else "written to stdout")
     show_notes(tally.notes)
     for one in tally.bad[:SHOWN]:
-        print(f"unreadable: {one['path']}: {one['why']}", file=sys.stderr)
+        print(for_terminal(f"unreadable: {one['path']}: {one['why']}"), file=sys.stderr)
     if len(tally.bad) > SHOWN:
         print(f"unreadable: {len(tally.bad) - SHOWN:,} more", file=sys.stderr)
 
@@ -162,7 +170,7 @@ def label(
         f"images trusted\nexpected precision of the trusted labels: {done['expected']}"
     )
     for warning in done["warnings"]:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(for_terminal(f"warning: {warning}"), file=sys.stderr)
     print(f"look at {done['sheet']} and correct the lines of {done['out']}")
     if not trusted or not given:
         print("--trusted leaves out the lines that are not trusted, --given adds your own labels")

@@ -18,11 +18,11 @@ import numpy as np
 
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.inputs import files, is_store
-from fastssl.inference.predictor import Outcome, Prediction, Predictor
+from fastssl.inference.predictor import Outcome, Prediction, Predictor, probabilities
 from fastssl.inference.store_match import resize_notes
 from pipelines.files import open_atomic
-from pipelines.store.index import escape
 from pipelines.store.store import open_store
+from pipelines.text import for_csv
 
 SHOWN = 20  # images in the table, and unreadable files listed by name
 HEADER = ["path", "label", "probability", "top5"]
@@ -52,7 +52,7 @@ class Tally:
             second, share = prediction.top5[1] if len(prediction.top5) > 1 else ("-", 0.0)
             self.first.append(
                 {
-                    "image": escape(path),
+                    "image": path,
                     "label": prediction.label,
                     "probability": round(prediction.probability, 4),
                     "second": f"{second} {share:.4f}",
@@ -108,6 +108,7 @@ def predict(
     *,
     table: Path | None = None,
     lines: Path | None = None,
+    each: bool = False,
     split: str = "test",
     batch: int | None = None,
     stdin: Iterable[str] = (),
@@ -115,29 +116,35 @@ def predict(
 ) -> Tally:
     """Predict all arguments, writing each result at once; return the tally.
 
-    `table` is a CSV file, `lines` a file of JSON lines, `progress` is called with the count.
+    `table` is a CSV file, `lines` a file of JSON lines, both with the probability of each class if
+    `each`; `progress` is called with the count.
     """
     tally, began = Tally(), time.monotonic()
     with ExitStack() as stack:
         cells = csv.writer(open_out(stack, table), lineterminator="\n") if table else None
         objects = open_out(stack, lines) if lines else None
         if cells:
-            cells.writerow(HEADER)
+            columns = [f"p({name})" for name in model.classes] if each else []
+            cells.writerow([*HEADER, *columns])
         for path in filter(is_store, arguments):
             tally.notes += resize_notes(model, open_store(path))
         for outcome in outcomes(model, arguments, split, stdin, batch):
             if outcome.logits is None:
-                tally.bad.append({"path": escape(outcome.path), "why": outcome.reason})
+                tally.bad.append({"path": outcome.path, "why": outcome.reason})
                 continue
             prediction = model.prediction(outcome.logits)
             tally.add(outcome.path, prediction)
+            shares = probabilities(outcome.logits).tolist() if each else []
             if cells:
                 top = json.dumps([[label, round(share, 6)] for label, share in prediction.top5])
-                cells.writerow(
-                    [outcome.path, prediction.label, f"{prediction.probability:.6f}", top]
-                )
+                names = [for_csv(outcome.path), for_csv(prediction.label)]
+                numbers = [f"{share:.6f}" for share in shares]
+                cells.writerow([*names, f"{prediction.probability:.6f}", top, *numbers])
             if objects:
-                objects.write(json.dumps({"path": outcome.path, **asdict(prediction)}) + "\n")
+                content = {"path": outcome.path, **asdict(prediction)}
+                if each:
+                    content["probabilities"] = dict(zip(model.classes, shares, strict=True))
+                objects.write(json.dumps(content) + "\n")
             progress(tally.total)
         if not tally.total:
             shown = "".join(f"\n    {one['path']}: {one['why']}" for one in tally.bad[:SHOWN])

@@ -19,13 +19,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pipelines.text import for_terminal
+
 LOGGER = logging.getLogger("fastssl")
 
 
 def text_of(record: logging.LogRecord) -> str:
     """Return the line of a message, which names its level if it is a warning or worse."""
     level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-    return f"{level}{record.getMessage()}"
+    return clean_lines(f"{level}{record.getMessage()}")
+
+
+def clean_lines(text: str) -> str:
+    """Return a message whose names cannot command a terminal; line breaks stay."""
+    return "\n".join(map(for_terminal, text.split("\n")))
 
 
 class ConsoleHandler(logging.Handler):

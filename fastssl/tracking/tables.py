@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pipelines.text import for_terminal
+
 
 def show(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print rows as a table with a heading, or as one JSON list."""
@@ -30,4 +32,4 @@ def text(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, list | tuple):
         return ", ".join(text(item) for item in value)
-    return str(value)
+    return for_terminal(str(value))

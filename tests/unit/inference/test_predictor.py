@@ -220,6 +220,40 @@ def test_bad_files_are_listed_and_the_rest_is_done(
     assert runner.invoke(app, [*words, "--strict"]).exit_code == 3
 
 
+def test_probabilities_have_a_column_each(trained: Path, digits: Store, tmp_path: Path) -> None:
+    out, lines = tmp_path / "p.csv", tmp_path / "p.jsonl"
+    words = ["predict", str(trained), str(digits.path), "--probabilities"]
+    done = runner.invoke(app, [*words, "--csv", str(out), "--jsonl", str(lines)])
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    objects = [json.loads(line) for line in lines.read_text().splitlines()]
+    for row, content in zip(rows, objects, strict=True):
+        shares = {name: float(row[f"p({name})"]) for name in map(str, range(10))}
+        assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
+        assert max(shares, key=shares.__getitem__) == row["label"]
+        assert content["probabilities"] == pytest.approx(shares, abs=1e-6)
+    assert isinstance(runner.invoke(app, words).exception, ConfigError)
+
+
+def test_names_are_neither_formulas_nor_escape_sequences(
+    model: Predictor, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(pictures)
+    (pictures / "000.png").rename("=cmd.png")
+    classes = ['=HYPERLINK("x")', *model.classes[1:]]
+    named = Predictor.__new__(Predictor)
+    vars(named).update(vars(model), classes=classes)
+    bad = "\x1b]0;x\x07.png"
+    tally = predict(
+        named, ["=cmd.png", *map(str, pictures.glob("0*.png")), bad], table=tmp_path / "p"
+    )
+    rows = list(csv.reader(io.StringIO((tmp_path / "p").read_text())))
+    assert rows[1][0] == "'=cmd.png"
+    assert not [cell for row in rows[1:] for cell in row if cell[0] in "=+-@"]
+    assert any(row[1].startswith("'=HYPER") for row in rows[1:]), "no image got that label"
+    assert tally.bad[0]["path"] == bad
+
+
 def test_csv_on_stdout_is_csv_alone(trained: Path, pictures: Path) -> None:
     listed = "\n".join(map(str, sorted(pictures.iterdir())[:4]))
     done = runner.invoke(app, ["predict", str(trained), "-", "--csv", "-"], input=listed)

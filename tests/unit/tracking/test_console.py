@@ -8,10 +8,13 @@ import threading
 import pytest
 
 import fastssl
+from fastssl.cli.command import report
+from fastssl.errors import DataError
 from fastssl.tracking import console
 from fastssl.tracking.metrics import MetricsLog
 from fastssl.tracking.progress_bar import Bar, Display
 from fastssl.tracking.run_dir import RunFolder
+from fastssl.tracking.tables import show
 from tests.runs import TINY
 
 
@@ -119,3 +122,14 @@ def test_tensorboard_gives_the_hook_of_threads_back(tmp_path, monkeypatch):
     record.close()
     assert threading.excepthook is hook
     folder.release()
+
+
+def test_names_with_escape_sequences_are_shown_and_not_obeyed(capsys, logger):
+    show([{"label": "\x1b[2Jrose", "images": 1}], False)
+    with console.messages():
+        logging.getLogger("fastssl.test").warning("odd: \x1b]0;x\x07\u202e\nnext line")
+    seen = capsys.readouterr()
+    assert "\\x1b[2Jrose" in seen.out and "\x1b" not in seen.out
+    assert seen.err == "warning: odd: \\x1b]0;x\\x07\\u202e\nnext line\n"
+    assert report(DataError("there is no \x1b[2J\x07", "look")) == 3
+    assert capsys.readouterr().err == "error: there is no \\x1b[2J\\x07\n  fix: look\n"
