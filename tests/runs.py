@@ -166,3 +166,21 @@ def assert_same(a: Any, b: Any, where: str) -> None:
             assert_same(*pair, f"{where}[{place}]")
     else:
         assert a == b, where
+
+
+def whole_content(step: int, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Return the content of a small checkpoint in which nothing is missing."""
+    sizes = {"size": [8, 8], "mean": [0.5] * 3, "std": [0.5] * 3, "stored": 8, "resize": "squash"}
+    return {
+        "model": weights,
+        "ema": dict(weights),
+        "optimizer": {},
+        "scaler": {},
+        "state": {},
+        "quality": torch.zeros(3),
+        "trip": {"step": step},
+        "config": {},
+        "store": "fingerprint",
+        "classes": ["a", "b"],
+        "preprocessing": sizes,
+    }

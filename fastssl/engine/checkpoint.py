@@ -11,13 +11,19 @@ import io
 import re
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import (
+    Any,
+    NotRequired,  # pydantic reads those of typing from 3.12
+)
 
 import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from fastssl.errors import DataError, cannot_write
 from fastssl.tracking.run_dir import RunFolder
@@ -39,6 +45,7 @@ class Preprocessing(TypedDict):
     resize: str
 
 
+@with_config(ConfigDict(arbitrary_types_allowed=True))
 class CheckpointContent(TypedDict):
     """The content of a checkpoint file; the keys are those of version 0.1.0."""
 
@@ -78,12 +85,34 @@ def read(path: Path) -> CheckpointContent:
     body.seek(0)
     try:
         found: CheckpointContent = torch.load(body, map_location="cpu", weights_only=True)
+        _schema().validate_python(found, strict=True)
     except MemoryError:
         raise
+    except ValidationError as error:
+        key = ".".join(str(part) for part in error.errors()[0]["loc"])
+        why = f"{len(error.errors())} of its entries are missing or wrong, such as {key}"
+        raise DataError(f"{path} is refused: {why}", "use a checkpoint of your own") from error
     except Exception as error:  # a foreign file may fail in torch's reader with any exception
         why = "it is whole, but what is inside is not of fastssl"
         raise DataError(f"{path} is refused: {why}", "use a checkpoint of your own") from error
     return found
+
+
+@cache
+def _schema() -> TypeAdapter[CheckpointContent]:
+    return TypeAdapter(CheckpointContent)
+
+
+def check_fit(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
+    """Raise if tensors of a checkpoint are not those that they are loaded into."""
+    apart = [k for k in own.keys() | saved.keys() if k not in own or k not in saved]
+    apart += [k for k in own.keys() & saved.keys() if own[k].shape != saved[k].shape]
+    if apart:
+        raise DataError(
+            f"the checkpoint does not fit this run: {len(apart)} tensors of the {what} are missing "
+            f"or have another shape, such as {min(apart)}",
+            "use a checkpoint of the same run, or start anew with another --out",
+        )
 
 
 def _without_seal(data: bytes) -> bytes:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from pydantic import TypeAdapter
 from torch import Tensor
 
+from fastssl.engine import checkpoint
 from fastssl.engine.build import Learner, TrainingData
 from fastssl.engine.checkpoint import CheckpointContent
 from fastssl.engine.progress import TrainingProgress
+from fastssl.errors import DataError
 
 
 def snapshot(
@@ -59,14 +62,26 @@ def _copy(item: Any) -> Any:
 
 def restore(learner: Learner, content: CheckpointContent) -> TrainingProgress:
     """Load a checkpoint into a learner; return the progress that it holds."""
-    learner.model.load_state_dict(content["model"])
-    learner.ema.model.load_state_dict(content["ema"])
-    learner.optimizer.load_state_dict(content["optimizer"])
-    for own, saved in (
-        (learner.state, content["state"]),
-        (learner.scaler.state, content["scaler"]),
+    for module, weights in ((learner.model, content["model"]), (learner.ema.model, content["ema"])):
+        checkpoint.check_fit(module.state_dict(), weights, "network")
+        module.load_state_dict(weights)
+    for own, saved, what in (
+        (learner.state, content["state"], "algorithm"),
+        (learner.scaler.state, content["scaler"], "fp16 scale"),
+        ({"sums": learner.quality.sums}, {"sums": content["quality"]}, "pseudo-label counts"),
     ):
+        checkpoint.check_fit(own, saved, what)
         for key, value in saved.items():
             own[key].copy_(value)
-    learner.quality.sums.copy_(content["quality"])
-    return TrainingProgress(**content["trip"])
+    try:
+        learner.optimizer.load_state_dict(content["optimizer"])
+        progress = TypeAdapter(TrainingProgress).validate_python(content["trip"])
+    except (ValueError, KeyError, TypeError) as error:  # pydantic's is a ValueError
+        reason = str(error).splitlines()[0]
+        fix = "use a checkpoint of the same run, or start anew with another --out"
+        raise DataError(f"the checkpoint does not fit this run: {reason}", fix) from error
+    momenta = {p: entry.get("momentum_buffer") for p, entry in learner.optimizer.state.items()}
+    saved_momenta = {str(k): m for k, m in enumerate(momenta.values()) if m is not None}
+    shapes = {str(k): p for k, (p, m) in enumerate(momenta.items()) if m is not None}
+    checkpoint.check_fit(shapes, saved_momenta, "optimizer")
+    return progress

@@ -102,5 +102,6 @@ def open_model(
 ) -> nn.Module:
     """Return the network with the EMA weights of a checkpoint, in eval mode."""
     model = build_model(resolved, len(content["classes"]), device)
+    checkpoint.check_fit(model.state_dict(), content["ema"], "network")
     model.load_state_dict(content["ema"])
     return model.eval()

@@ -22,6 +22,7 @@ from pipelines.store import index, manifest
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.faults.fuzzing import bounded, corrupted, seeds
+from tests.runs import whole_content
 from tests.small_stores import make_store
 
 pytestmark = pytest.mark.faults
@@ -150,7 +151,7 @@ def test_checkpoints_made_by_somebody_else(tmp_path, tally, times):
     import torch
 
     count = tally("fuzzed checkpoints")
-    content = {"trip": {"step": 1}, "model": {"w": torch.zeros(3), "v": torch.ones(2)}}
+    content = whole_content(1, {"w": torch.zeros(3), "v": torch.ones(2)})
     body = bytes(checkpoint.pack(content))
     whole = zipfile.ZipFile(io.BytesIO(body))
     dice = random.Random(10)

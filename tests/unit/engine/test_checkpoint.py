@@ -12,6 +12,7 @@ import torch
 from fastssl.engine import checkpoint
 from fastssl.errors import DataError, ResourceError
 from fastssl.tracking.run_dir import RunFolder
+from tests.runs import whole_content
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def folder(tmp_path):
 
 
 def content(step):
-    return {"trip": {"step": step}, "model": {"w": torch.full((50,), float(step))}}
+    return whole_content(step, {"w": torch.full((50,), float(step))})
 
 
 def write(folder, *steps, begun=None):
@@ -241,3 +242,32 @@ def test_the_thread_ends_with_the_writer(folder):
     before = threading.active_count()
     write(folder, 1)
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model", None),
+        ("ema", {"w": 3}),
+        ("classes", [1, 2]),
+        ("classes", None),
+        ("preprocessing", {"size": "large"}),
+        ("trip", None),
+        ("store", 7),
+        ("inputs", {"model": 5}),
+        ("quality", "none"),
+    ],
+)
+def test_a_checkpoint_with_missing_or_wrong_entries_is_refused(folder, key, value):
+    made = content(1)
+    if value is None:
+        del made[key]
+    else:
+        made[key] = value
+    path = folder.checkpoints / "step-00000001.ckpt"
+    torch.save(made, path)
+    with pytest.raises(DataError, match=f"is refused.*{key}"):
+        checkpoint.read(path)
+    torch.save([made], path)
+    with pytest.raises(DataError, match="is refused"):
+        checkpoint.read(path)

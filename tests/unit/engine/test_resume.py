@@ -228,3 +228,60 @@ def test_an_interrupted_run_of_the_same_folder_is_found_by_its_summary(place):
     assert RunFolder(run).finished_steps() is None
     train(resume=True)
     assert RunFolder(run).finished_steps() == 4
+
+
+def longer(tensor):
+    return torch.cat([tensor, tensor])
+
+
+def drop_a_weight(content):
+    content["model"].popitem()
+
+
+def enlarge_a_weight(content):
+    content["ema"]["classifier.weight"] = longer(content["ema"]["classifier.weight"])
+
+
+def enlarge_the_state(content):
+    key = next(iter(content["state"]))
+    content["state"][key] = longer(content["state"][key].reshape(-1))
+
+
+def drop_the_groups(content):
+    del content["optimizer"]["param_groups"]
+
+
+def enlarge_a_momentum(content):
+    for entry in content["optimizer"]["state"].values():
+        entry["momentum_buffer"] = longer(entry["momentum_buffer"])
+
+
+def break_the_step(content):
+    content["trip"]["step"] = "many"
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        drop_a_weight,
+        enlarge_a_weight,
+        enlarge_the_state,
+        drop_the_groups,
+        enlarge_a_momentum,
+        break_the_step,
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_in_two_lines(place, harm):
+    run = begin()
+    for path in (run / "checkpoints").glob("*.ckpt"):
+        content = checkpoint.read(path)
+        harm(content)
+        path.write_bytes(checkpoint.pack(content))
+    before = content_of(run)
+    with pytest.raises(DataError, match="does not fit this run") as caught:
+        train(resume=True)
+    assert len(str(caught.value).splitlines()) == 2
+    assert content_of(run) == before
+    if harm is enlarge_a_weight:
+        with pytest.raises(DataError, match="does not fit"):
+            fastssl.load(run, checkpoint="last")
