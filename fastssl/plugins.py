@@ -67,6 +67,14 @@ def code_files(values: Mapping[str, Any]) -> dict[str, Path]:
     return {key: Path(match["path"]) for key, match in found.items() if match}
 
 
+def file_hashes(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of the files with code or labels that settings name, by key."""
+    files = code_files(values)
+    if values.get("label_file"):
+        files["label_file"] = Path(values["label_file"])
+    return {key: sha256(path) for key, path in files.items()}
+
+
 def moved(reference: str, path: Path) -> str:
     """Return a reference FILE.py or FILE.py:NAME with another file."""
     found = _parse(reference)

@@ -21,13 +21,26 @@ def sweep(
         str | None, typer.Option(help="Only cells whose name contains or matches this.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; runs/NAME.")] = None,
+    rerun_changed: Annotated[
+        bool,
+        typer.Option("--rerun-changed", help="Train cells with changed settings in new folders."),
+    ] = False,
     trust_code: TrustCode = False,
 ) -> None:
     """Train a grid of runs; the same line continues an interrupted one."""
     from fastssl.sweep.runner import run
 
-    code = run(file, jobs=jobs, dry_run=dry_run, only=only, out=out, trust_code=trust_code)
-    raise typer.Exit(code)
+    raise typer.Exit(
+        run(
+            file,
+            jobs=jobs,
+            dry_run=dry_run,
+            only=only,
+            out=out,
+            trust_code=trust_code,
+            rerun_changed=rerun_changed,
+        )
+    )
 
 
 @app.command(epilog="Example: fastssl report runs/small --out report.html")

@@ -41,11 +41,7 @@ def ensure_plugin_store(name: str) -> Store:
 
 def input_hashes(resolved: ResolvedConfig, store: Store) -> dict[str, str]:
     """Return what decides the result of a run beside its configuration, by name."""
-    config = resolved.config
-    files = plugins.code_files(config.model_dump())
-    if config.label_file:
-        files["label_file"] = Path(config.label_file)
-    hashes = {name: plugins.sha256(path) for name, path in files.items()}
+    hashes = plugins.file_hashes(resolved.as_dict())
     return {"store": store.fingerprint, "fastssl": __version__, **hashes}
 
 

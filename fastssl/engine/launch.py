@@ -244,7 +244,11 @@ def write_start(learner: Learner, data: TrainingData, folder: RunFolder) -> None
     new place of the store.
     """
     values = learner.resolved.as_dict()
-    about = {**environment.describe(), "class_names": data.store.class_names}
+    about = {
+        **environment.describe(),
+        "class_names": data.store.class_names,
+        "inputs": data.inputs,
+    }
     with writing(folder.path, RESUME):
         for key, path in plugins.code_files(values).items():
             folder.keep_code(key, data.inputs[key], plugins.read_file(path))

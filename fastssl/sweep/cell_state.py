@@ -7,9 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel, OnErrorOmit, StrictInt, StrictStr, TypeAdapter
 
+from fastssl import plugins
 from fastssl.config.resolve import flatten, saved_values
+from fastssl.config.schema import keys_that_may_differ
 from fastssl.errors import DataError
-from fastssl.sweep.grid import Cell
+from fastssl.sweep.grid import Cell, format_value
 from fastssl.tracking.run_dir import LOCK, RunFolder
 from pipelines import files
 
@@ -50,17 +52,37 @@ def read_cells(folder: Path) -> list[SweepCell]:
     return adapter.validate_python(rows if isinstance(rows, list) else [])
 
 
-def is_done(folder: Path, cell: Cell) -> bool:
-    """Return True if a cell has been trained to its end with the keys it has now."""
+def is_done(folder: Path) -> bool:
+    """Return True if a cell has been trained to its end."""
+    return RunFolder(folder).started() and read_summary(folder).get("status") in COMPLETE
+
+
+def changes(folder: Path, cell: Cell) -> list[str]:
+    """Return the settings and files of a cell that are not those its run was started with.
+
+    Compared is the whole configuration, but for keys that do not change a run's numbers. A value
+    `auto` stands for whatever it chose then.
+    """
     run_folder = RunFolder(folder)
-    if read_summary(folder).get("status") not in COMPLETE or not run_folder.started():
-        return False
+    if not run_folder.started():
+        return []
     try:
         saved = saved_values(run_folder.read_config())
     except DataError:  # the cell's own process reports it
-        return False
+        return []
     wanted = flatten(cell.resolved.as_dict())
-    return all(saved.get(key) == wanted.get(key) for key in cell.keys)
+    found = [
+        f"{key}={format_value(wanted[key])} instead of {format_value(saved.get(key))}"
+        for key in wanted.keys() - keys_that_may_differ("resume")
+        # An earlier version may not have had the key: its default is what the run was made with.
+        if wanted[key] != saved.get(key) and (key in saved or key in cell.resolved.origins)
+        if wanted[key] != "auto"
+    ]
+    inputs = read_json(run_folder.environment).get("inputs")
+    for key, content in plugins.file_hashes(wanted).items():
+        if isinstance(inputs, dict) and inputs.get(key, content) != content:
+            found.append(f"another content of {wanted[key]}")
+    return sorted(found)
 
 
 def is_locked(folder: Path) -> bool:

@@ -39,7 +39,7 @@ def print_estimate(name: str, cells: list[Cell], folder: Path, jobs: int) -> Non
     for cell in cells:
         path, steps = folder / cell.name, cell.resolved.config.steps
         row = {"cell": cell.name, "steps": steps, "state": "done", "left": "-"}
-        if not is_done(path, cell):
+        if not is_done(path):
             row["state"] = "begun" if path.exists() else "to do"
             left = steps - int(read_summary(path).get("steps") or 0)
             step = times[kind_of(cell)]
@@ -67,7 +67,7 @@ def step_times(cells: list[Cell], folder: Path, jobs: int) -> dict[Kind, float |
     no_data: set[str] = set()  # configurations: one attempt each is enough
     for cell in cells:
         kind = kind_of(cell)
-        if kind in times or is_done(folder / cell.name, cell):
+        if kind in times or is_done(folder / cell.name):
             continue
         times[kind] = NO_DATA if cell.config in no_data else measure_step(cell, jobs)
         if times[kind] == NO_DATA:

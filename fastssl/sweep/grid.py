@@ -27,7 +27,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from fastssl.config.messages import describe, nearest
-from fastssl.config.resolve import FOLDER, ResolvedConfig, check_code, find, load
+from fastssl.config.resolve import FOLDER, ResolvedConfig, check_code, find, load, parse_overrides
 from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import ConfigError
 
@@ -68,7 +68,7 @@ class Cell:
 
     def overrides(self) -> list[str]:
         """Return the keys as key=value, as they are typed on the command line."""
-        return [f"{key}={format_value(value)}" for key, value in self.keys.items()]
+        return [f"{key}={as_typed(value)}" for key, value in self.keys.items()]
 
 
 def find_sweep(name: str) -> Path:
@@ -99,7 +99,7 @@ def read(path: Path, *, trust_code: bool = False) -> tuple[str, list[Cell]]:
     name, count = Counter(name for name, _ in wanted).most_common(1)[0]
     if count > 1:
         raise ConfigError(f"{path.name} has two cells named {name!r}", "let their keys differ")
-    return content.name or path.stem, check(wanted, content.config, path, trust_code)
+    return safe(content.name or path.stem), check(wanted, content.config, path, trust_code)
 
 
 def expand(content: SweepFile) -> list[tuple[str, dict[str, Any]]]:
@@ -136,6 +136,13 @@ def format_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value)
+
+
+def as_typed(value: Any) -> str:
+    """Return a value so that the command line reads it as the same one: "123" is no number."""
+    text = format_value(value)
+    same = parse_overrides([f"key={text}"])["key"] == value
+    return text if same else json.dumps(value, ensure_ascii=False)
 
 
 def safe(name: str) -> str:

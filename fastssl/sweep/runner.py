@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def run(
     only: str | None = None,
     out: str | Path | None = None,
     trust_code: bool = False,
+    rerun_changed: bool = False,
 ) -> int:
     """Train every cell that is not done; return 0 or the exit code of the first that failed."""
     if jobs < 1:
@@ -52,12 +54,41 @@ def run(
             f"the first cell is {cells[0].name!r}; --dry-run prints all",
         )
     folder = Path(out) if out else Path("runs") / name
+    located = locate(chosen, folder, rerun_changed)
+    cells = [located.get(cell.name, cell) for cell in cells]
+    chosen = list(located.values())
     if dry_run:
         print_estimate(name, chosen, folder, jobs)
         return 0
     with claimed(folder):
         earlier = {cell.name: cell.exit for cell in cell_state.read_cells(folder)}
         return Sweep(name, cells, folder, jobs, earlier).run(chosen)
+
+
+def locate(cells: list[Cell], folder: Path, rerun_changed: bool) -> dict[str, Cell]:
+    """Return the cells under the names of their folders, by the names in the sweep's file.
+
+    A cell that was trained with other settings is refused, or gets a new folder NAME~2, NAME~3, …
+    (no sweep's file can give a cell such a name).
+    """
+    located, changed = {}, []
+    for cell in cells:
+        names = chain([cell.name], (f"{cell.name}~{n}" for n in count(2)))
+        found: list[str] = []  # what has changed since the last folder of the cell
+        for name in names:
+            before, found = found, cell_state.changes(folder / name, cell)
+            if not found:
+                break
+        located[cell.name] = replace(cell, name=name)
+        if before and not (folder / name).exists():
+            changed.append(f"\n    {cell.name}: {', '.join(before)}")
+    if changed and not rerun_changed:
+        raise ConfigError(
+            f"{folder} has cells that were trained with other settings:{''.join(changed)}",
+            "restore the settings, take another --out, or add --rerun-changed, which trains "
+            "these cells again in new folders",
+        )
+    return located
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -111,7 +142,7 @@ class Sweep:
 
     def run(self, chosen: list[Cell]) -> int:
         """Train the cells that are not done, `jobs` at a time; return the exit code."""
-        waiting = [cell for cell in chosen if not cell_state.is_done(self.folder / cell.name, cell)]
+        waiting = [cell for cell in chosen if not cell_state.is_done(self.folder / cell.name)]
         total, skipped = len(waiting), len(chosen) - len(waiting)
         log(f"sweep {self.name}: {len(chosen)} cells, {skipped} done, output in {self.folder}")
         self.write_sweep_file()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fastssl.config.resolve import FOLDER
+from fastssl.config.resolve import FOLDER, parse_overrides
 from fastssl.errors import ConfigError
 from fastssl.sweep import grid
 
@@ -93,3 +93,17 @@ def test_the_papers_grids_are_as_large_as_the_papers_tables():
 def test_a_sweep_that_is_not_there_is_answered_with_the_nearest_name():
     with pytest.raises(ConfigError, match="did you mean table1"):
         grid.find_sweep("tabel1")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["123", "1e5", "true", "null", "", "off", "[x", "a: b", " x ", "é😀", "~", 5, True, ["1", 2]],
+)
+def test_a_process_reads_a_value_as_the_sweep_does(value):
+    cell = grid.Cell("a", "digits", {"init": value}, None)
+    assert parse_overrides(cell.overrides()) == {"init": value}
+
+
+def test_the_name_of_a_sweep_can_not_leave_the_folder_of_runs(tmp_path):
+    path = write(tmp_path, "name: ../../x\nconfig: digits\ngrid: {seed: 0}\n")
+    assert "/" not in grid.read(path)[0]

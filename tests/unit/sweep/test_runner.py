@@ -1,4 +1,5 @@
 import fcntl
+import hashlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fastssl.errors import ConfigError
 from fastssl.sweep import cell_state, child_process, estimate, grid, runner
@@ -52,11 +54,12 @@ def trainer(tmp_path, monkeypatch):
     script = tmp_path / "trainer.py"
     script.write_text(TRAINER)
     modes: dict[str, str] = {}
+    chosen = {"precision": "fp32", "compile": "off"}  # what `auto` means on this machine
 
     def command(cell, jobs, out, path, resume):
-        text = "\n".join(f"{key}: {grid.format_value(value)}" for key, value in cell.keys.items())
+        text = yaml.safe_dump(cell.resolved.as_dict() | chosen)
         mode = modes.get(cell.name, "go")
-        return [sys.executable, str(script), str(path), "10", mode, text + "\n"]
+        return [sys.executable, str(script), str(path), "10", mode, text]
 
     monkeypatch.setattr(runner, "train_command", command)
     return modes
@@ -127,14 +130,81 @@ def test_only_takes_a_part_of_the_cells(file, trainer, tmp_path):
         runner.run(file, out=out, only="nothing")
 
 
-def test_a_cell_whose_keys_have_changed_is_not_done(file, trainer, tmp_path):
+def starts(out):
+    """Return how often each folder of a sweep was trained in."""
+    return {path.parent.name: len(path.read_text().split()) for path in out.glob("*/starts")}
+
+
+def test_a_cell_with_precision_or_compile_auto_is_done(trainer, tmp_path):
+    path = tmp_path / "auto.yaml"
+    path.write_text("config: digits\ngrid: {precision: auto, compile: auto, seed: [0, 1]}\n")
+    for _ in range(2):
+        assert runner.run(str(path), out=tmp_path / "out") == 0
+    assert set(starts(tmp_path / "out").values()) == {1}
+
+
+@pytest.mark.parametrize("place", ["sweep", "config", "algo"])
+def test_a_cell_that_was_trained_with_other_settings_is_refused_by_name(trainer, tmp_path, place):
+    base, path, out = tmp_path / "base.yaml", tmp_path / "tiny.yaml", tmp_path / "out"
+
+    def write(value):
+        values = {"sweep": 0.03, "config": 0.03, "algo": 0.95, place: value}
+        base.write_text(f"data: digits\nlr: {values['config']}\nalgo.threshold: {values['algo']}\n")
+        base.write_text(base.read_text().replace("algo.threshold:", "algo:\n  threshold:"))
+        path.write_text(
+            f"config: base.yaml\nset: {{weight_decay: {values['sweep']}}}\ngrid: {{seed: [0, 1]}}\n"
+        )
+
+    key = {"sweep": "weight_decay", "config": "lr", "algo": "algo.threshold"}[place]
+    write(0.9)
+    assert runner.run(str(path), out=out) == 0
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    write(0.8)
+    for dry_run in (False, True):
+        with pytest.raises(ConfigError, match="trained with other settings") as caught:
+            runner.run(str(path), out=out, dry_run=dry_run)
+        assert f"s0: {key}=0.8 instead of 0.9" in caught.value.what
+        assert "--rerun-changed" in caught.value.fix
+    assert before == {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    assert runner.run(str(path), out=out, rerun_changed=True) == 0
+    assert starts(out) == {"s0": 1, "s1": 1, "s0~2": 1, "s1~2": 1}
+    assert runner.run(str(path), out=out) == 0, "the new folders are its cells now"
+    write(0.9)
+    assert runner.run(str(path), out=out) == 0, "and the old ones those of the old settings"
+    assert starts(out) == {"s0": 1, "s1": 1, "s0~2": 1, "s1~2": 1}
+    write(0.7)
+    assert runner.run(str(path), out=out, only="s0", rerun_changed=True) == 0
+    assert starts(out) == {"s0": 1, "s1": 1, "s0~2": 1, "s1~2": 1, "s0~3": 1}
+
+
+def test_a_begun_cell_with_other_settings_is_refused_too(file, trainer, tmp_path):
     out = tmp_path / "out"
-    cell = grid.read(Path(file))[1][0]
-    runner.run(file, out=out, only=cell.name)
-    assert cell_state.is_done(out / cell.name, cell)
-    text = Path(file).read_text().replace("steps: 10", "steps: 20")
-    Path(file).write_text(text)
-    assert not cell_state.is_done(out / cell.name, grid.read(Path(file))[1][0])
+    trainer |= {cell.name: "fail" for cell in grid.read(Path(file))[1]}
+    assert runner.run(file, out=out) == 3
+    Path(file).write_text(Path(file).read_text().replace("steps: 10", "steps: 20"))
+    with pytest.raises(ConfigError, match="steps=20 instead of 10"):
+        runner.run(file, out=out)
+
+
+def test_a_label_file_with_another_content_is_a_change(trainer, tmp_path):
+    labels, path, out = tmp_path / "labels.txt", tmp_path / "tiny.yaml", tmp_path / "out"
+    labels.write_text("1\n")
+    path.write_text(f"config: digits\nset: {{label_file: {labels}}}\ngrid: {{seed: 0}}\n")
+    assert runner.run(str(path), out=out) == 0
+    inputs = {"label_file": hashlib.sha256(b"1\n").hexdigest()}
+    (out / "s0" / "environment.json").write_text(json.dumps({"inputs": inputs}))
+    assert runner.run(str(path), out=out) == 0
+    labels.write_text("2\n")
+    with pytest.raises(ConfigError, match=f"s0: another content of {labels}"):
+        runner.run(str(path), out=out)
+
+
+def test_keys_that_do_not_change_numbers_may_change(file, trainer, tmp_path):
+    out = tmp_path / "out"
+    assert runner.run(file, out=out, only="40-fixmatch-s0") == 0
+    Path(file).write_text(Path(file).read_text().replace("{steps: 10}", "{steps: 10, threads: 1}"))
+    assert runner.run(file, out=out, only="40-fixmatch-s0") == 0
+    assert starts(out) == {"40-fixmatch-s0": 1}
 
 
 def test_a_signal_is_passed_to_the_cells_and_the_same_command_resumes(file, trainer, tmp_path):
@@ -143,11 +213,12 @@ def test_a_signal_is_passed_to_the_cells_and_the_same_command_resumes(file, trai
     # in a process of its own, as the signal would else meet pytest
     code = "; ".join(
         [
-            "import sys, json",
+            "import sys, json, yaml",
             "from fastssl.sweep import runner",
             f"modes = json.loads({json.dumps(trainer)!r})",
             "runner.train_command = lambda c, j, o, p, r: [sys.executable, "
-            f"{str(tmp_path / 'trainer.py')!r}, str(p), '10', modes[c.name], 'steps: 10']",
+            f"{str(tmp_path / 'trainer.py')!r}, str(p), '10', modes[c.name], "
+            "yaml.safe_dump(c.resolved.as_dict())]",
             f"sys.exit(runner.run({file!r}, jobs=2, out={str(out)!r}))",
         ]
     )
