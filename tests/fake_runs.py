@@ -28,7 +28,7 @@ def write_run(
 ) -> list[dict[str, Any]]:
     """Write a run folder and return its metrics; `changes` go to config.yaml unchecked."""
     resolved = load(config, {"steps": 1000, "log_every": 1000 // logs, **(keys or {})})
-    values = {**resolved.as_dict(), **(changes or {})}
+    values = {**resolved.as_dict(), **resolved.config.averages(), **(changes or {})}
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     (folder / "environment.json").write_text("{}")

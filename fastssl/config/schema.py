@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -39,6 +39,10 @@ PER_RANK: JsonDict = {"may_differ": ["ranks", "resume", "cells", "paper"]}
 ON_RESUME: JsonDict = {"may_differ": ["resume", "cells", "paper"]}
 IN_CELLS: JsonDict = {"may_differ": ["cells", "paper"]}
 WITH_PAPER: JsonDict = {"may_differ": ["paper"]}
+
+# Keys whose `auto` is replaced when a run starts; its config.yaml has what was chosen.
+CHOSEN_AT_START = ("precision", "compile", "ema", "bn_momentum")
+PAPER_STEPS = 100_000  # steps from which `auto` gives the paper's EMA and BatchNorm momentum
 
 
 class RunConfig(BaseModel):
@@ -88,8 +92,9 @@ class RunConfig(BaseModel):
     """WRN as in TorchSSL (published numbers) or as in Google's code."""
     init: str | None = None
     """Run folder or checkpoint to start from: its weights."""
-    bn_momentum: float | None = Field(None, gt=0, le=1)
-    """BatchNorm momentum; default 0.001 (WRN) or 0.1 (ResNet)."""
+    bn_momentum: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] | None = "auto"
+    """BatchNorm momentum; none: the model's own. auto: 0.001 for a WRN, as in the paper; in a run
+    of fewer than 100,000 steps 100 / steps, at most 0.1."""
     lr: float = Field(0.03, gt=0)
     """Initial learning rate; it falls by cos(7/16 pi k/K)."""
     momentum: float = Field(0.9, ge=0, lt=1)
@@ -98,8 +103,9 @@ class RunConfig(BaseModel):
     """Nesterov momentum."""
     weight_decay: float = Field(0.0005, ge=0)
     """Weight decay; not applied to 1-D parameters."""
-    ema: float = Field(0.999, ge=0, lt=1)
-    """Decay of the moving average of the weights (EMA)."""
+    ema: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
+    """Decay of the moving average of the weights (EMA). auto: 0.999, as in the paper; in a run of
+    fewer than 100,000 steps the average is over sqrt(10 * steps) steps."""
     clip: float = Field(0.0, ge=0)
     """Gradients are clipped to this norm; 0: no clipping."""
     flip: bool | None = None
@@ -138,6 +144,19 @@ class RunConfig(BaseModel):
     """Minutes after which the run saves and stops with exit code 0; 0: no limit."""
     tensorboard: bool = Field(True, json_schema_extra=ON_RESUME)
     """Write TensorBoard files."""
+
+    def averages(self) -> dict[str, float | None]:
+        """Return `ema` and `bn_momentum`, with what `auto` chooses for this number of steps.
+
+        The paper's averages cover the last 1,000 of a million steps. In a run of a few thousand
+        they would still hold the first weights and statistics at its end.
+        """
+        steps = min(self.steps, PAPER_STEPS)
+        momentum = round(min(0.1, 100 / steps), 6) if self.model.startswith("wrn-") else None
+        return {
+            "ema": round(1 - (10 * steps) ** -0.5, 6) if self.ema == "auto" else self.ema,
+            "bn_momentum": momentum if self.bn_momentum == "auto" else self.bn_momentum,
+        }
 
     @field_validator("*", mode="before")
     @classmethod

@@ -94,7 +94,7 @@ def build_model(resolved: ResolvedConfig, classes: int, device: Device) -> nn.Mo
             classes=classes,
             variant=config.variant,
             heads=resolved.algorithm.heads,
-            bn_momentum=config.bn_momentum,
+            bn_momentum=config.averages()["bn_momentum"],
         )
     return model.to(device.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
@@ -204,7 +204,7 @@ def make_learner(
         ranks=ranks,
         model=model,
         student=student,
-        ema=Ema(model, resolved.config.ema),
+        ema=Ema(model, resolved.config.averages()["ema"] or 0.0),
         optimizer=optim.build(model, resolved.config),
         scaler=Scaler(model, device.device, device.precision == "fp16"),
         state=resolved.algorithm.init_state(resolved.settings, info),

@@ -15,7 +15,7 @@ import yaml
 
 from fastssl import plugins
 from fastssl.config.resolve import ResolvedConfig, flatten, saved_values
-from fastssl.config.schema import RunConfig, keys_that_may_differ
+from fastssl.config.schema import CHOSEN_AT_START, RunConfig, keys_that_may_differ
 from fastssl.distributed import process_group
 from fastssl.engine import checkpoint, compilation, devices, step_memory
 from fastssl.engine.build import Learner, TrainingData, assemble
@@ -110,9 +110,10 @@ def start(
 def choose_device(
     resolved: ResolvedConfig, group: process_group.Group
 ) -> tuple[ResolvedConfig, devices.Device]:
-    """Choose this process's device; return it and the configuration with the precision chosen."""
+    """Choose this process's device; return it and the configuration with what `auto` chose."""
     device = devices.choose(resolved.config, group.local_rank, group.local_world)
-    config = resolved.config.model_copy(update={"precision": device.precision})
+    chosen = {"precision": device.precision, **resolved.config.averages()}
+    config = resolved.config.model_copy(update=chosen)
     return replace(resolved, config=config), device
 
 
@@ -130,7 +131,7 @@ def same_run(
     kept = {}
     for key in sorted(saved.keys() | wanted.keys(), key=lambda key: (key != "algorithm", key)):
         old, new = saved.get(key), wanted.get(key)
-        if key in ("precision", "compile") and new == "auto":
+        if key in CHOSEN_AT_START and new == "auto":
             kept[key] = old
             continue
         if old == new or key in keys_that_may_differ("resume") or (old and new and key in hashed):

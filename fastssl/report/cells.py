@@ -134,7 +134,8 @@ def default_values(data: str, algorithm: str) -> dict[str, Any]:
     if data not in DATASETS or algorithm not in ALGORITHMS:
         return {}
     try:
-        return flatten(load(data, {"algorithm": algorithm}).as_dict())
+        config = load(data, {"algorithm": algorithm}).config
+        return flatten({**config.model_dump(), **config.averages()})
     except UserError:
         return {}
 

@@ -87,5 +87,6 @@ def unlike_paper(cell: Cell, defaults: dict[str, object]) -> str:
         for key, value in defaults.items()
         # Settings under `algo.` have already chosen the published result.
         if not key.startswith("algo.") and key not in keys_that_may_differ("paper")
-        if key in config and config[key] != value
+        # None is the model's own BatchNorm momentum in runs of 0.1.0, which is the paper's.
+        if key in config and config[key] not in (value, None)
     )

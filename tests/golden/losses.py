@@ -20,7 +20,9 @@ STEPS = 4
 
 def losses(name: str) -> list[float]:
     """Train tiny digits for four steps with one thread; return the losses."""
-    resolved = load("digits", [*TINY, f"algorithm={name}"])
+    # Both averages by their values: `auto` may choose others in a later version.
+    averages = ["ema=0.99", "bn_momentum=0.05"]
+    resolved = load("digits", [*TINY, *averages, f"algorithm={name}"])
     threads = torch.get_num_threads()
     learner, data = assemble(resolved, devices.choose(resolved.config))
     try:

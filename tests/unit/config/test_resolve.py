@@ -120,7 +120,9 @@ def test_the_papers_settings():
         config = load(name).config
         found = (config.model, config.weight_decay, config.batch, config.labels)
         assert found == (model, decay, batch, labels)
-        assert (config.lr, config.momentum, config.nesterov, config.ema) == (0.03, 0.9, True, 0.999)
+        assert (config.lr, config.momentum, config.nesterov) == (0.03, 0.9, True)
+        own = None if model == "resnet50" else 0.001
+        assert config.averages() == {"ema": 0.999, "bn_momentum": own}
         assert (config.steps, config.eval_every, config.eval_every_late) == (2**20, 5000, 1000)
 
 
@@ -232,3 +234,30 @@ def test_every_registered_reader_is_accepted_and_no_other():
         assert load("digits", [f"reader={name}"]).config.reader == name
     with pytest.raises(ConfigError, match="reader is 'none'; expected one of: auto, dali"):
         load("digits", ["reader=none"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ema", "momentum"),
+    [
+        (["steps=100000"], 0.999, 0.001),
+        (["steps=1048576"], 0.999, 0.001),
+        (["steps=1000"], 0.99, 0.1),
+        (["steps=3000"], 0.994226, 0.033333),
+        (["steps=50"], 0.955279, 0.1),
+        (["steps=1000", "ema=0.5", "bn_momentum=0.25"], 0.5, 0.25),
+        (["steps=1000", "bn_momentum=null"], 0.99, None),
+        (["steps=1000", "model=resnet50"], 0.99, None),
+    ],
+)
+def test_auto_scales_the_averages_with_the_steps_of_a_short_run(overrides, ema, momentum):
+    resolved = load("cifar10", overrides)
+    assert resolved.config.averages() == {"ema": ema, "bn_momentum": momentum}
+    shown = {row["key"]: str(row["value"]) for row in configuration(resolved)}
+    assert str(ema) in shown["ema"] and ("auto" in shown["ema"]) == ("ema=0.5" not in overrides)
+
+
+def test_an_average_out_of_its_range_is_refused():
+    with pytest.raises(ConfigError, match="ema"):
+        load("cifar10", ["ema=1"])
+    with pytest.raises(ConfigError, match="bn_momentum"):
+        load("cifar10", ["bn_momentum=often"])

@@ -65,16 +65,21 @@ def test_measuring_leaves_the_run_as_it_was(run):
 
 def test_what_was_chosen_is_kept_on_resume(data, tmp_path):
     out = tmp_path / "run"
-    assert runs.train(out, "steps=3") == 0
+    averages = ["ema=auto", "bn_momentum=auto"]
+    assert runs.train(out, "steps=3", *averages) == 0
     config = yaml.safe_load((out / "config.yaml").read_text())
     assert config["compile"] == "off" and config["precision"] == "fp32"
-    (out / "config.yaml").write_text(yaml.safe_dump({**config, "compile": "max"}))
-    resolved = load("digits", [*runs.TINY, "steps=3", "compile=auto"])
+    assert (config["ema"], config["bn_momentum"]) == (0.817426, 0.1)
+    # As a run of 0.1.0: the paper's averages, whatever `auto` chooses today.
+    changed = {"compile": "max", "ema": 0.999, "bn_momentum": None}
+    (out / "config.yaml").write_text(yaml.safe_dump({**config, **changed}))
+    resolved = load("digits", [*runs.TINY, "steps=3", "compile=auto", *averages])
     from fastssl.engine.launch import same_run
     from fastssl.tracking.run_dir import RunFolder
 
     kept = same_run(resolved, RunFolder(out))
     assert (kept.config.compile, kept.config.precision) == ("max", "fp32")
+    assert kept.config.averages() == {"ema": 0.999, "bn_momentum": None}
 
 
 def tiny(x):
