@@ -9,8 +9,8 @@ stop-gradient and r a linear ramp:
 The teacher normalizes by batch statistics, as in training, and no unlabeled pass changes running
 statistics. As in TorchSSL, lambda_u is 50, the ramp is linear over 0.4 of training, and the
 teacher is the moving average of the whole run. The paper ramps by exp(-5 (1 - t)^2) and updates
-the average faster at first. In a short run a slow teacher holds the student back: lower `ema`
-together with the number of steps.
+the average faster at first. A slow teacher holds the student back in a short run, where `ema`
+is therefore lower unless it is set.
 """
 
 from __future__ import annotations
