@@ -43,6 +43,7 @@ setup(
         "export": ["onnx>=1.16", "onnxscript>=0.1", "onnxruntime>=1.18", "safetensors>=0.4"],
         "dev": [
             "pytest>=8",
+            "pytest-timeout>=2.3",
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",
             "mkdocs-material>=9.5",

@@ -7,6 +7,7 @@ gives two lines on stderr and an exit code, never a traceback.
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -175,6 +176,7 @@ def main() -> None:
         code = 130
     except (Exception, SystemExit) as error:
         code = explain(error)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback from the interpreter's shutdown
     sys.exit(code)
 
 

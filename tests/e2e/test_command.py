@@ -5,11 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.listening import Listener
 from tests.runs import TINY, assert_same_run, last
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # Python imports a module of this name at its start; it makes the extras impossible to find.
 HIDE = """
@@ -24,6 +27,25 @@ def find_spec(name, path=None, target=None):
 
 
 PathFinder.find_spec = find_spec
+"""
+
+
+# The command, held before its third step until a file exists, so that a signal arrives there,
+# however fast the machine is. Arguments: FILE, then those of the command.
+HELD = """
+import sys, time
+from pathlib import Path
+from fastssl import cli
+from tests import runs
+
+def hold():
+    print("held", file=sys.stderr, flush=True)
+    while not file.exists():
+        time.sleep(0.01)
+
+file = Path(sys.argv.pop(1))
+runs.before_step(2, hold)
+cli.main()
 """
 
 
@@ -101,24 +123,25 @@ def test_no_valid_checkpoint_is_told_and_nothing_is_overwritten(finished, tmp_pa
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_been(number, code, tmp_path):
-    words = [*TINY, "steps=60", "log_every=1", "eval_every=60", "checkpoint_every=60"]
-    words.append("eval_every_late=60")
-    out = tmp_path / "run"
-    command = [sys.executable, "-m", "fastssl", "train", "digits", *words, "--out", str(out)]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE)
+    words = [*TINY, "steps=12", "log_every=1", "eval_every=12", "checkpoint_every=12"]
+    words.append("eval_every_late=12")
+    out, release = tmp_path / "run", tmp_path / "release"
+    command = [sys.executable, "-c", HELD, str(release), "train", "digits", *words]
+    child = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, cwd=ROOT)
     stderr = Listener(child, child.stderr)
-    before = stderr.line("step 2/")
+    before = stderr.line("held")
     child.send_signal(number)
+    release.touch()
     rest = stderr.end().removeprefix(before)
     assert child.returncode == code, before + rest
     assert "interrupted and saved" in rest and "--resume" in rest
-    assert 2 <= last(out)["trip"]["step"] < 60
+    assert 2 <= last(out)["trip"]["step"] < 12
     if number == signal.SIGTERM:
         fastssl("train", "digits", *words, "--out", out, "--resume")
         fastssl("train", "digits", *words, "--out", tmp_path / "whole")
-        assert last(out)["trip"]["step"] == 60
+        assert last(out)["trip"]["step"] == 12
         lines = [json.loads(x) for x in (out / "metrics.jsonl").read_text().splitlines()]
-        assert [x["step"] for x in lines if x["kind"] == "train"] == list(range(1, 61))
+        assert [x["step"] for x in lines if x["kind"] == "train"] == list(range(1, 13))
         assert_same_run(tmp_path / "whole", out)
 
 
