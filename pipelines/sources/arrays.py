@@ -43,6 +43,8 @@ def source(path: Path, options: SourceOptions) -> Source:
     if not {"images", "labels"} <= known:
         raise DataError(f"{path} holds {', '.join(sorted(known))}", _HINT)
     names = _names(raw)
+    if not names:
+        raise DataError(f"{path} names no class", _HINT)
     labels = _numbers(raw["labels"], names)
     images = _open(path, "images", len(labels))
     share = 0.0

@@ -44,12 +44,15 @@ def source(folder: Path, options: SourceOptions) -> Source:
     if options.unlabeled is not None:
         train += [Item(path, -1) for path in scan.at(options.unlabeled).images()]
     share = 0.0
+    test: list[Item] = []
     if options.test is not None:
         test = _test_folder(scan.at(options.test), names)
     elif options.test_list is not None:
         test = _test_list(folder, options.test_list, names)
-        tested = {os.path.realpath(item.path) for item in test}
-        train = [item for item in train if os.path.realpath(item.path) not in tested]
+    if test:
+        train, everything = _without(train, test), len(train)
+        if len(train) < everything:
+            notes.append(f"{everything - len(train):,} test images are left out of training")
     else:
         share = FRACTION if options.test_fraction is None else options.test_fraction
         given = np.array([-1 if item.pseudo else item.label for item in train], np.int64)
@@ -68,6 +71,12 @@ def source(folder: Path, options: SourceOptions) -> Source:
         notes=[*notes, *scan.notes(), *about],
         warnings=warnings,
     )
+
+
+def _without(train: list[Item], test: list[Item]) -> list[Item]:
+    """Return the training images that are not test images too, by a link or by a list."""
+    tested = {os.path.realpath(item.path) for item in test}
+    return [item for item in train if os.path.realpath(item.path) not in tested]
 
 
 def _apart(folder: Path, options: SourceOptions) -> frozenset[str]:

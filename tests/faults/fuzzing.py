@@ -83,7 +83,7 @@ def seeds() -> dict[str, bytes]:
     random_ = np.random.default_rng(0)
     picture = Image.fromarray(random_.integers(0, 256, (24, 20, 3), dtype=np.uint8))
     found = {}
-    for name in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM"):
+    for name in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000"):
         file = io.BytesIO()
         picture.save(file, name)
         found[name.lower()] = file.getvalue()

@@ -70,6 +70,8 @@ def test_grey_arrays_with_words_for_labels_and_a_test_set(tmp_path):
         {"labels": np.zeros(600)},
         {"labels": np.full(600, -2)},
         {"labels": np.array([{}] * 600, object)},
+        {"labels": np.array([""] * 600)},
+        {"labels": np.full(600, -1), "class_names": np.array([], str)},
         {"images": np.array([None] * 600, object)},
     ],
 )

@@ -253,6 +253,7 @@ def test_a_list_of_test_images_is_tested_on_and_left_out_of_training(tmp_path):
     )
     raw = open_source(str(source), Options(test_list=tested))
     assert labels_of(raw, "test") == {"picture1.jpg": 0, "picture2.jpg": 1, "loose1.jpg": 1}
+    assert "2 test images are left out of training" in told(raw)
     (chunk,) = raw.splits["train"].chunks()
     assert len(chunk.paths) == 6 and not {*chunk.paths} & {str(source / "class1/picture2.jpg")}
     for rows, why in [
@@ -262,6 +263,17 @@ def test_a_list_of_test_images_is_tested_on_and_left_out_of_training(tmp_path):
     ]:
         with pytest.raises(DataError, match=why):
             open_source(str(source), Options(test_list=write_list(tested, *rows)))
+
+
+def test_a_test_folder_of_links_into_the_training_images_is_not_trained_on(tmp_path):
+    source = write_folder(tmp_path / "pets", classes=2, per_class=4)
+    for path in [*source.glob("class*/picture0*"), *source.glob("class*/picture1*")]:
+        link = tmp_path / "test" / path.parent.name / f"linked_{path.name}"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    raw = open_source(str(source), Options(test=tmp_path / "test", follow=True))
+    assert (raw.splits["train"].count, raw.splits["test"].count) == (4, 4)
+    assert not any("picture0" in name or "picture1" in name for name in labels_of(raw, "train"))
 
 
 def test_a_list_of_training_images_leaves_out_all_others(tmp_path):
