@@ -25,13 +25,14 @@ def write_run(
     until: float = 1.0,
     changes: dict[str, Any] | None = None,
     confusion: bool = False,
+    inputs: dict[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Write a run folder and return its metrics; `changes` go to config.yaml unchecked."""
     resolved = load(config, {"steps": 1000, "log_every": 1000 // logs, **(keys or {})})
     values = {**resolved.as_dict(), **resolved.config.averages(), **(changes or {})}
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    (folder / "environment.json").write_text("{}")
+    (folder / "environment.json").write_text(json.dumps({"inputs": inputs} if inputs else {}))
     draw = random.Random(f"{values['seed']} {values['algorithm']} {values['labels']}")
     end = round(until * values["steps"])
     every = values["log_every"]

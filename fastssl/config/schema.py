@@ -130,9 +130,9 @@ class RunConfig(BaseModel):
     """Threads of the model on a CPU; 0: all cores."""
     loader_threads: int = Field(0, ge=0, json_schema_extra=PER_RANK)
     """Threads that compute views; 0: a quarter of the cores."""
-    eval_every: int = Field(5000, ge=1, json_schema_extra=IN_CELLS)
+    eval_every: int = Field(5000, ge=1, json_schema_extra=WITH_PAPER)
     """Steps between evaluations."""
-    eval_every_late: int = Field(1000, ge=1, json_schema_extra=IN_CELLS)
+    eval_every_late: int = Field(1000, ge=1, json_schema_extra=WITH_PAPER)
     """The same in the last fifth of the run, as in TorchSSL."""
     eval_batch: int = Field(256, ge=1, json_schema_extra=ON_RESUME)
     """Images per batch of the evaluation."""

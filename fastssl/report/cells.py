@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 from fastssl.algorithms import ALGORITHMS
@@ -19,6 +20,7 @@ from pipelines.datasets import DATASETS
 from pipelines.text import for_terminal
 
 IGNORED = keys_that_may_differ("cells")
+NO_SOURCE = {"store": "unknown", "labels": "drawn"}  # a run of 0.1.0, and one without a label file
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Cell:
     """One entry of a table: data, labels, algorithm, and the settings that set it apart."""
 
     data: str
+    source: str  # of the images and labels, if the runs on `data` have several
     labels: int | str
     algorithm: str
     settings: dict[str, Any]  # that differ from the usual value among these runs
@@ -36,7 +39,8 @@ class Cell:
     @property
     def task(self) -> str:
         """Name of the task: data set and labels."""
-        return for_terminal(f"{self.data}, {self.labels} labels")
+        source = f" ({self.source})" if self.source else ""
+        return for_terminal(f"{self.data}{source}, {self.labels} labels")
 
     @property
     def name(self) -> str:
@@ -92,13 +96,32 @@ def group(runs: list[Run]) -> list[Cell]:
     for (data, algorithm), members in families.items():
         defaults = default_values(data, algorithm)
         usual = usual_values(members, defaults)
+        names = source_names(
+            [run for run in runs if run.config["data"] == members[0].config["data"]]
+        )
         for run in members:
             settings, labels = differing(run, usual), run.config["labels"]
             unusual = {k: v for k, v in differing(run, defaults).items() if k.startswith("algo.")}
-            key_ = json.dumps([data, algorithm, labels, settings], sort_keys=True, default=str)
-            cell = cells.setdefault(key_, Cell(data, labels, algorithm, settings, unusual))
+            identity = [data, run.source, algorithm, labels, settings]
+            key_ = json.dumps(identity, sort_keys=True, default=str)
+            source = names[run.source]
+            cell = cells.setdefault(key_, Cell(data, source, labels, algorithm, settings, unusual))
             (cell.missing if run.missing else cell.runs).append(run)
     return sorted(cells.values(), key=sort_key)
+
+
+def source_names(runs: list[Run]) -> dict[tuple[str, str], str]:
+    """Return how a report names the images and labels of runs on one data set: as "" if equal."""
+    sources = {run.source for run in runs}
+    several = [len(set(column)) > 1 for column in zip(*sources, strict=True)]
+    return {
+        source: ", ".join(
+            f"{kind} {Path(content).name[:12] or NO_SOURCE[kind]}"
+            for kind, content, shown in zip(NO_SOURCE, source, several, strict=True)
+            if shown
+        )
+        for source in sources
+    }
 
 
 def by_task(cells: list[Cell]) -> dict[str, list[Cell]]:
@@ -121,7 +144,7 @@ def worst_and_best(scores: list[float], limit: int) -> list[int]:
 def sort_key(cell: Cell) -> tuple[Any, ...]:
     """Sort labels as numbers, and a plain algorithm before its variants."""
     labels = cell.labels if isinstance(cell.labels, int) else 10**9
-    return cell.data, labels, cell.algorithm, len(cell.settings), cell.name
+    return cell.data, cell.source, labels, cell.algorithm, len(cell.settings), cell.name
 
 
 @cache

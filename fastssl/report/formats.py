@@ -13,7 +13,7 @@ from fastssl.report.compare import FIXMATCH, levels, published_result, reached, 
 from fastssl.report.content import Content
 from fastssl.report.run_metrics import run_metrics
 from fastssl.report.tables import Entry, compared
-from pipelines.text import for_csv
+from pipelines.text import for_csv, for_terminal
 
 MEANS = ["best_error", "median_error", "last_error", "top5_error", "precision", "recall", "f1"]
 MEANS += ["auc", "ece", "seconds", "step_seconds", "images_per_s", "data_wait"]
@@ -29,6 +29,7 @@ def row(cell: Cell, base: Cell | None) -> dict[str, Any]:
     """Return the flat row of one cell."""
     found: dict[str, Any] = {
         "data": cell.data,
+        "source": for_terminal(cell.source),
         "labels": cell.labels,
         "algorithm": cell.algorithm,
         "settings": " ".join(cell.name.split()[1:]),

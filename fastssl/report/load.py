@@ -11,12 +11,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fastssl import plugins
 from fastssl.config.resolve import saved_values
 from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import DataError
 from fastssl.report.records import MetricsLine, Summary, number
 from fastssl.sweep.cell_state import COMPLETE, is_locked, read_cells, read_json, read_summary
 from fastssl.tracking.metrics import read_lines
+from pipelines.datasets import DATASETS
 from pipelines.text import for_terminal
 
 POINTS = 200  # training lines kept of one run: enough for a curve
@@ -36,6 +38,7 @@ class Run:
     status: str  # finished, out of time, interrupted, failed, running, unfinished, missing
     summary: Summary
     environment: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)  # hashes of store, label file and code
     missing: bool = False  # a cell of a sweep without a run folder
     evals: list[MetricsLine] = field(default_factory=list)
     trains: list[MetricsLine] = field(default_factory=list)  # at most about POINTS
@@ -45,6 +48,14 @@ class Run:
     def complete(self) -> bool:
         """Whether the run needs no more training."""
         return self.status in COMPLETE
+
+    @property
+    def source(self) -> tuple[str, str]:
+        """What identifies the images and the labels: hashes, or paths if 0.1.0 made the run."""
+        config = self.config
+        store = "" if config.get("data") in DATASETS else str(config.get("store") or "")
+        labels = str(config.get("label_file") or "")
+        return self.inputs.get("store", store), self.inputs.get("label_file", labels)
 
     @property
     def steps(self) -> int:
@@ -80,7 +91,7 @@ def read_all(paths: list[Path]) -> Found:
             reason = reason.replace(f"{folder}{os.sep}", "")  # a report may be passed on
             found.problems.append(f"{name} can't be read and is left out: {reason}")
     for folder in dict.fromkeys([*roots, *(folder.parent for folder in folders)]):
-        found.missing += missing_cells(folder)
+        found.missing += missing_cells(folder, found.runs)
     if not found.runs and not found.missing:
         raise DataError(f"there is no run in {given}", "give the --out of a training or a sweep")
     return found
@@ -105,7 +116,12 @@ def read_run(folder: Path, name: str) -> Run:
     summary = Summary.model_validate(read_summary(folder))
     status = "running" if is_locked(folder) else summary.status or "unfinished"
     environment = read_json(folder / "environment.json")
-    run = Run(folder, name, saved_values(config), status, summary, environment)
+    inputs = environment.get("inputs")
+    inputs = {k: str(v) for k, v in inputs.items()} if isinstance(inputs, dict) else {}
+    # Edited code under an unchanged name is another algorithm, model or data set.
+    code = {f"{key}_code": inputs[key][:8] for key in plugins.GROUPS if key in inputs}
+    values = saved_values(config) | code
+    run = Run(folder, name, values, status, summary, environment, inputs)
     read_metrics(run, folder / "metrics.jsonl")
     return run
 
@@ -141,8 +157,8 @@ def read_metrics(run: Run, path: Path) -> None:
         run.trains.append(run.recent[-1])
 
 
-def missing_cells(folder: Path) -> list[Run]:
-    """Return the cells in a sweep's list that have no run folder."""
+def missing_cells(folder: Path, runs: list[Run]) -> list[Run]:
+    """Return the cells in a sweep's list that have no run folder; `runs` are those that have."""
     missing = []
     for cell in read_cells(folder):
         path = folder / cell.name
@@ -152,5 +168,14 @@ def missing_cells(folder: Path) -> list[Run]:
             config = saved_values({**cell.keys, **task})
             summary = Summary(exit=cell.exit)
             name = for_terminal(cell.name)
-            missing.append(Run(path, name, config, status, summary, missing=True))
+            gap = Run(path, name, config, status, summary, missing=True)
+            siblings = [run for run in runs if run.path.parent == folder and is_sibling(run, gap)]
+            gap.inputs = siblings[0].inputs if siblings else {}
+            missing.append(gap)
     return missing
+
+
+def is_sibling(run: Run, gap: Run) -> bool:
+    """Return True if a run of a sweep has the images and labels that a missing one would have."""
+    keys = ("data", "store", "label_file")
+    return all(run.config.get(key) == gap.config[key] for key in keys if key in gap.config)

@@ -72,6 +72,9 @@ def cell_notes(cell: Cell) -> list[str]:
     seeds = [run.config.get("seed") for run in cell.runs]
     if len(set(map(str, seeds))) < len(seeds):
         made.append(f"a seed occurs twice among its {len(seeds)} runs")
+    versions = sorted({str(run.environment.get("fastssl", "unknown")) for run in cell.runs})
+    if len(versions) > 1:
+        made.append(f"runs of several versions of fastssl: {', '.join(versions)}")
     counts = [row["evaluations"] for row in cell.metrics]
     if any(run.complete and n < LAST for run, n in zip(cell.used, counts, strict=True)):
         made.append(f"fewer than {LAST} evaluations, so the median is over all there are")

@@ -183,6 +183,88 @@ def test_settings_that_differ_make_cells_and_seeds_and_threads_do_not(tmp_path):
     ]
 
 
+def test_the_keys_that_do_not_tell_cells_apart_are_few():
+    assert {
+        # The name of a cell, or the hash of its content, tells them apart.
+        *("data", "algorithm", "algo", "labels", "store", "label_file"),
+        # A mean is taken over seeds.
+        *("seed", "split_seed"),
+        # They change the speed of a run or what it writes, not what it learns.
+        *("reader", "device", "compile", "threads", "loader_threads", "eval_batch"),
+        *("log_every", "checkpoint_every", "max_time", "tensorboard"),
+    } == cells.IGNORED
+
+
+def names_of(root):
+    return {cell.full_name: len(cell.runs) for cell in build([root], root / "r.html").cells}
+
+
+def test_runs_on_different_stores_are_different_tasks(tmp_path):
+    for number, store in enumerate(["aaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"]):
+        for algorithm in ("fixmatch", "flexmatch"):
+            keys = {"seed": number, "algorithm": algorithm}
+            changes = {"data": "own", "store": f"place{number}"}
+            folder = tmp_path / f"{algorithm}-{number}"
+            write_run(folder, keys, changes=changes, inputs={"store": store})
+    assert names_of(tmp_path) == {
+        "own (store aaaaaaaaaaaa), 40 labels: fixmatch": 2,
+        "own (store aaaaaaaaaaaa), 40 labels: flexmatch": 2,
+        "own (store bbbbbbbbbbbb), 40 labels: fixmatch": 1,
+        "own (store bbbbbbbbbbbb), 40 labels: flexmatch": 1,
+    }
+    rows = json.loads(read(tmp_path))["cells"]
+    assert all(row["error_reduction"] for row in rows if row["algorithm"] == "flexmatch")
+    assert {row["source"] for row in rows} == {"store aaaaaaaaaaaa", "store bbbbbbbbbbbb"}
+
+
+def test_runs_of_the_first_version_are_told_apart_by_the_path_of_the_store(tmp_path):
+    for number, store in enumerate(["data/cats", "data/cats", "data/dogs"]):
+        write_run(tmp_path / str(number), {"seed": number}, changes={"data": "own", "store": store})
+    assert names_of(tmp_path) == {
+        "own (store cats), 40 labels: flexmatch": 2,
+        "own (store dogs), 40 labels: flexmatch": 1,
+    }
+    write_run(tmp_path / "x", {"seed": 4, "store": "a"})
+    write_run(tmp_path / "y", {"seed": 5, "store": "b"})  # a known data set in two places
+    assert names_of(tmp_path)["digits, 40 labels: flexmatch"] == 2
+
+
+def test_different_label_files_sizes_and_code_make_different_cells(tmp_path):
+    store = {"store": "a" * 16}
+    write_run(tmp_path / "0", inputs=store)
+    write_run(tmp_path / "1", {"seed": 1}, inputs={**store, "label_file": "c" * 16})
+    write_run(tmp_path / "2", {"seed": 2}, inputs={**store, "label_file": "d" * 16})
+    write_run(tmp_path / "3", {"seed": 3, "image_size": 16}, inputs=store)
+    write_run(tmp_path / "4", {"seed": 4, "eval_every": 7}, inputs=store)
+    write_run(tmp_path / "5", {"seed": 5}, inputs={**store, "model": "e" * 16})
+    write_run(tmp_path / "6", {"seed": 6}, inputs={**store, "model": "f" * 16})
+    assert names_of(tmp_path) == {
+        "digits (labels drawn), 40 labels: flexmatch": 2,
+        "digits (labels drawn), 40 labels: flexmatch eval_every=7": 1,
+        "digits (labels drawn), 40 labels: flexmatch image_size=16": 1,
+        "digits (labels drawn), 40 labels: flexmatch model_code=ffffffff": 1,
+        "digits (labels cccccccccccc), 40 labels: flexmatch": 1,
+        "digits (labels dddddddddddd), 40 labels: flexmatch": 1,
+    }
+
+
+def test_a_missing_cell_of_a_sweep_belongs_to_the_store_of_its_siblings(tmp_path):
+    own = {"data": "own", "labels": 40, "algorithm": "flexmatch"}
+    for name in ("a", "b"):
+        write_run(tmp_path / name / "s0", changes=own, inputs={"store": name * 16})
+        rows = [{"name": f"s{seed}", **own, "keys": {"seed": seed}} for seed in (0, 1)]
+        (tmp_path / name / "sweep.json").write_text(json.dumps({"cells": rows}))
+    table = build([tmp_path], tmp_path / "r.html").tables[0]
+    assert [entry.text[-8:] for entry in table.rows[0][1:]] == ["(1 of 2)", "(1 of 2)"]
+
+
+def test_versions_of_fastssl_that_differ_are_noted(tmp_path):
+    for seed in range(2):
+        write_run(tmp_path / str(seed), {"seed": seed})
+        (tmp_path / str(seed) / "environment.json").write_text(json.dumps({"fastssl": f"0.{seed}"}))
+    assert "several versions of fastssl: 0.0, 0.1" in read(tmp_path)
+
+
 def test_ablation_bars_hold_the_default_and_its_variants(tmp_path):
     for value in (0.9, 0.95, 0.99):
         write_run(tmp_path / str(value), {"algo.threshold": value})
