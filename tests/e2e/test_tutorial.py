@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from pipelines.store.store import open_store
 from tests.pictures import noise
 from tests.real_data import PHOTOS
 
@@ -71,28 +72,59 @@ def test_the_tutorial_has_seven_commands() -> None:
     assert verbs == ["convert", "verify", "train", "eval", "predict", "label", "report"]
 
 
-def test_the_tutorial_passes_as_it_is_written(tmp_path: Path) -> None:
-    lay_out(tmp_path)
+def run(lines: list[str], place: Path) -> subprocess.CompletedProcess[str]:
     folder = str(Path(sys.executable).parent)
     environment = {**os.environ, "STEPS": "3", "PATH": f"{folder}:{os.environ['PATH']}"}
     environment.pop("FASTSSL_DATA", None)
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "\n".join(commands())],
-        cwd=tmp_path,
+        ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
+        cwd=place,
         env=environment,
         capture_output=True,
         text=True,
         preexec_fn=one_core,  # other tests want the cores too
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    tested = len(list(tmp_path.glob("test/*/*")))
-    with (tmp_path / "predictions.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == tested == 30
-    with (tmp_path / "pseudo.csv").open(newline="") as file:
-        kinds = [row["trusted"] for row in csv.DictReader(file)]
-    assert kinds.count("given") == 50 and len(kinds) <= 150
-    assert (tmp_path / "pseudo.html").stat().st_size > 1000
-    assert "<html" in (tmp_path / "report.html").read_text()[:300].lower()
+    return done
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_tutorial_passes_as_it_is_written(tmp_path: Path) -> None:
+    place = tmp_path / "it's mine"  # the line that is printed must quote it
+    place.mkdir()
+    lay_out(place)
+    done = run(commands(), place)
+    tested = len(list(place.glob("test/*/*")))
+    assert len(read(place / "predictions.csv")) == tested == 30
+    assert "accuracy" in done.stdout and "confused most often" in done.stdout
+    assert "expected precision of the trusted labels: " in done.stdout
+    sources = [row["source"] for row in read(place / "pseudo.csv")]
+    assert sources.count("given") == 50 and len(sources) <= 150
+    assert (place / "pseudo.html").stat().st_size > 1000
+    assert "<html" in (place / "report.html").read_text()[:300].lower()
+
+    (line,) = [
+        line for line in done.stdout.splitlines() if line.startswith("next: ") and "-2" in line
+    ]
+    with (place / "pseudo.csv").open("a") as file:  # as if the model trusted an image
+        listed = {row["path"] for row in read(place / "pseudo.csv")}
+        unlabeled = [str(path) for path in (place / "images").iterdir() if str(path) not in listed]
+        label = Path(unlabeled[0]).name.split("-")[0]
+        file.write(f"{unlabeled[0]},{label},0.990000,0.950000,yes,pseudo\n")
+    run([line.removeprefix("next: ")], place)
+    first, again = (open_store(place / "data" / name) for name in ("mine", "mine-2"))
+    assert again.class_names == first.class_names
+    tests = [
+        dict(zip(one.source_paths("test"), one.labels("test").tolist(), strict=True))
+        for one in (first, again)
+    ]
+    assert tests[0] == tests[1], "the test set has changed"
+    assert (again.labels("train") >= 0).sum() == len(listed) + 1
+    assert again.splits["train"].count == first.splits["train"].count
 
 
 def test_the_python_of_the_tutorial_is_python() -> None:
