@@ -112,7 +112,7 @@ def end_lines(summary: RunSummary, path: Path) -> list[str]:
         rows.append(("fp16 skipped", f"{summary['fp16_skipped']:,} steps, for an overflow"))
     lines = [f"{name:<14}{value}" for name, value in rows]
     if summary["status"] == "finished":
-        return [*lines, f"next: fastssl eval {path}"]
+        return [*lines, f"next: {shlex.join(['fastssl', 'eval', str(path)])}"]
     return [*lines, f"{summary['status']} and saved; to go on: {resume_command(sys.argv)}"]
 
 

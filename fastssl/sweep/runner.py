@@ -6,6 +6,7 @@ cell that fails does not stop the others.
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -236,7 +237,8 @@ class Sweep:
             log("interrupted and saved; type the same command to continue")
             return 128 + self.stop_signal
         log(f"{len(chosen) - len(self.failed)} of {len(chosen)} cells are done")
-        log(f"next: fastssl report {self.folder} --out {self.folder / 'report.html'}")
+        report = ["fastssl", "report", str(self.folder), "--out", str(self.folder / "report.html")]
+        log(f"next: {shlex.join(report)}")
         return next(iter(self.failed.values()), 0)
 
     def log_file(self, name: str) -> Path:

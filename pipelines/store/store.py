@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import os
+import shlex
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ class Store:
         """Return what to type to get this data set in another format."""
         # Only standard data sets have terms of use. The source of other images is not recorded.
         source = self.name if self.manifest.terms else "SOURCE"
-        out = f"{self.path}-{form}"
+        out = shlex.quote(f"{self.path}-{form}")
         return f"fastssl convert {source} {out} --format {form}, then use store={out}"
 
     def records(self, split: str) -> Records:
@@ -187,10 +188,11 @@ def _missing(folder: Path) -> DataError:
     if folder.is_dir():
         return DataError(
             f"{folder} is not a converted data set: it holds no {manifest.NAME}",
-            f"fastssl convert {folder} OUT, then give OUT",
+            f"fastssl convert {shlex.quote(str(folder))} OUT, then give OUT",
         )
     return DataError(
-        f"there is no converted data set at {folder}", f"fastssl convert SOURCE {folder}"
+        f"there is no converted data set at {folder}",
+        f"fastssl convert SOURCE {shlex.quote(str(folder))}",
     )
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import html
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,15 +10,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 import fastssl
 from fastssl.algorithms.common import cpl
+from fastssl.cli.command import app
 from fastssl.config.resolve import load
 from fastssl.errors import ConfigError
 from fastssl.inference import contact_sheet, pseudo_label
 from fastssl.inference.predictor import Predictor
 from pipelines.store.store import Store, open_store
-from tests.pictures import noise
+from tests.pictures import noise, write_flat, write_folder
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +165,25 @@ def test_the_sheet_shows_both_ends_of_every_class(
         assert picture.size[0] > 1000
     with pytest.raises(ConfigError, match="contact sheet"):
         contact_sheet.write_sheet(pseudo_labels, tmp_path / "s.pdf")
+
+
+def test_the_printed_line_keeps_test_images_that_lie_in_the_folder(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "it's mine", classes=2, per_class=12, size=(16, 16))
+    unlabeled = write_flat(tmp_path / "more", count=6, size=(16, 16))
+    store = fastssl.convert(
+        folder, tmp_path / "a b", unlabeled=unlabeled, test_fraction=0.25, size=16, progress=False
+    )
+    tiny = {"model": "wrn-10-1", "batch": 4, "ratio": 2, "steps": 3, "eval_every": 3}
+    tiny |= {"labels": "all", "tensorboard": False, "threads": 1}
+    fastssl.train("own", store=str(store.path), out=tmp_path / "run", **tiny)
+    out = tmp_path / "p.csv"
+    words = ["label", str(tmp_path / "run"), str(store.path), "--out", str(out)]
+    done = CliRunner().invoke(app, [*words, "--trusted", "--given", "--floor", "0"])
+    assert done.exit_code == 0, done.output
+    (line,) = [one for one in done.stdout.splitlines() if one.startswith("next: fastssl ")]
+    done = CliRunner().invoke(app, shlex.split(line)[2:])
+    assert done.exit_code == 0, done.output
+    again = open_store(f"{store.path}-2")
+    assert set(again.source_paths("test")) == set(store.source_paths("test"))
+    assert set(again.source_paths("train")) == set(store.source_paths("train"))
+    assert {row["source"] for row in read(out)} == {"given", "pseudo"}
