@@ -35,7 +35,8 @@ _HINT = (
 def source(path: Path, options: SourceOptions) -> Source:
     """Return the arrays `images`, `labels` and, if they are there, `test_images`, `test_labels`."""
     try:
-        with np.load(path, allow_pickle=False) as content:
+        # NumPy leaves a file open that it opened itself and found damaged.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             known = set(content.files)
             raw = {name: content[name] for name in known if name.endswith(("labels", "names"))}
     except Exception as error:  # damaged archives raise nearly anything

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import strategies as st
@@ -17,7 +20,10 @@ from fastssl.config.schema import RunConfig
 from fastssl.errors import UserError
 from fastssl.tracking.metrics import read_metrics, trim
 from fastssl.tracking.run_dir import RunFolder
+from pipelines.convert import Options, convert, open_source
+from pipelines.sampling.split import read_indices
 from pipelines.sources.label_file import read_list
+from pipelines.store.verify import verify
 from tests.faults.fuzzing import bounded, corrupted, fuzz
 
 KEYS = st.sampled_from([*RunConfig.model_fields, "algo.threshold", "algorithms", "stpes", ""])
@@ -129,6 +135,74 @@ def test_label_files(tmp_path, tally, times):
                 assert read_list(file, tmp_path)
             except UserError as error:
                 assert error.exit_code == 3
+
+
+def test_files_of_labeled_indices(tmp_path, tally, times):
+    """The files that `label_file` names: text, CSV and .npy."""
+    count = tally("fuzzed files of labeled indices")
+    labels = np.arange(50) % 5
+    sound = io.BytesIO()
+    np.save(sound, np.arange(20))
+    cells = st.sampled_from(["3", "-1", "9" * 30, "9" * 5000, "\t", ",", "#", " ", "a", "\n", "\0"])
+    texts = st.lists(cells, max_size=12).map(lambda found: "".join(found).encode())
+    dice = random.Random(11)
+    arrays = st.builds(lambda: corrupted(sound.getvalue(), dice))
+
+    @fuzz(
+        times(60, 500),
+        content=st.one_of(texts, st.binary(max_size=100), arrays),
+        suffix=st.sampled_from(["txt", "csv", "npy"]),
+    )
+    def _(content: bytes, suffix: str) -> None:
+        file = tmp_path / f"indices.{suffix}"
+        file.write_bytes(content)
+        with count, bounded():
+            try:
+                assert len(read_indices(file, labels))
+            except UserError as error:
+                assert error.exit_code == 3
+
+
+def test_arrays_for_convert(tmp_path, tally, times):
+    """A .npz after an accident, and one of sound arrays that do not fit."""
+    count = tally("fuzzed .npz through convert")
+    dice = random.Random(12)
+    shapes = [
+        (6, 8, 8, 3),
+        (6, 8, 8),
+        (6, 8, 8, 1),
+        (6, 8),
+        (0, 8, 8, 3),
+        (5, 8, 8, 3),
+        (6, 0, 8, 3),
+    ]
+    labels: list[Any] = [
+        np.arange(6) % 2, np.array(list("ababab")), np.full(6, -1), np.full(6, 2 * 10**9),
+        np.full(6, 2**63, np.uint64), np.arange(6.0), np.array(0), np.array([""] * 6),
+        np.array([b"a"] * 6), np.arange(6)[:, None], np.array([True] * 6), np.array([]),
+    ]  # fmt: skip
+    for _ in range(times(60, 500)):
+        file = io.BytesIO()
+        save = dice.choice([np.savez, np.savez_compressed])
+        more: dict[str, Any] = {}
+        if dice.random() < 0.3:
+            more = {"class_names": np.array(dice.choice([["a", "b"], ["a", "a"], [], ["a\x1b"]]))}
+        if dice.random() < 0.3:
+            more |= {"test_images": np.zeros((2, 8, 8, 3), np.uint8), "test_labels": labels[0][:2]}
+        pixels = np.zeros(dice.choice(shapes), dice.choice([np.uint8, np.uint8, np.int16]))
+        save(file, images=pixels, labels=dice.choice(labels[:2] + labels), **more)
+        content = file.getvalue()
+        path = tmp_path / "mine.npz"
+        path.write_bytes(corrupted(content, dice) if dice.random() < 0.6 else content)
+        with count, bounded():
+            try:
+                raw = open_source(str(path), Options())
+                convert(raw, tmp_path / "out", Options(workers=1))
+            except UserError as error:
+                assert error.exit_code == 3 and "\x1b" not in str(error)
+            else:
+                assert verify(tmp_path / "out").problems == []
+                shutil.rmtree(tmp_path / "out")
 
 
 def test_run_folders(whole, tmp_path, tally, times):
