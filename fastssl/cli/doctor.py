@@ -16,11 +16,12 @@ from fastssl.tracking.console import messages
 from pipelines.extras import import_problem
 from pipelines.readers import READERS
 
-# what -> the module that it needs, and the extra of fastssl that installs it
+# what -> the module that it needs, and what pip installs
 EXTRAS = {
-    "export onnx": ("onnxscript", "export"),
-    "run onnx": ("onnxruntime", "export"),
-    "export safetensors": ("safetensors", "export"),
+    "export onnx": ("onnxscript", "'fastssl[export]'"),
+    "run onnx": ("onnxruntime", "'fastssl[export]'"),
+    "export safetensors": ("safetensors", "'fastssl[export]'"),
+    "HEIC images": ("pillow_heif", "pillow-heif"),
 }
 TINY: dict[str, Any] = {
     "algorithm": "flexmatch",
@@ -48,11 +49,16 @@ def rows() -> list[dict[str, Any]]:
         number = environment.installed_version(name)
         found.append(row(name, number or "missing", "" if number else f"pip install {name}"))
     found += devices()
-    readers = {f"reader {one.name}": (one.package, one.name) for one in READERS.values()}
-    for name, (module, extra) in (readers | EXTRAS).items():
+    readers = {
+        f"reader {one.name}": (one.package, f"'fastssl[{one.name}]'") for one in READERS.values()
+    }
+    for name, (module, wanted) in (readers | EXTRAS).items():
         problem = import_problem(module) if module else None
-        advice = f"pip install 'fastssl[{extra}]'" if problem else ""
-        found.append(row(name, problem or "ready", advice))
+        if problem is None:
+            found.append(row(name, "ready"))
+        else:
+            again = "" if problem == "is not installed" else "--force-reinstall "
+            found.append(row(name, f"{module} {problem}", f"pip install {again}{wanted}"))
     return [*found, data_folder()]
 
 

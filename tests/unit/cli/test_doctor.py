@@ -1,4 +1,4 @@
-"""What the doctor says of this machine, and of one that lacks something."""
+"""What `doctor` reports about this machine, and about one that lacks something."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def table(rows: list[dict[str, str]]) -> dict[str, dict[str, str]]:
     return {row["what"]: row for row in rows}
 
 
-def test_versions_devices_and_readers_are_told() -> None:
+def test_versions_devices_and_readers_are_listed() -> None:
     done = CliRunner().invoke(app, ["doctor", "--json"])
     found = table(json.loads(done.stdout))
     for name in ("fastssl", "torch", "numba", "memory", "reader resident", "data folder"):
@@ -27,11 +27,20 @@ def test_what_is_missing_comes_with_its_pip_line(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(doctor, "import_problem", lambda module: "is not installed")
     found = table(doctor.rows())
     for name in ("reader ffcv", "reader dali", "export onnx"):
-        assert found[name]["state"] == "is not installed"
+        assert found[name]["state"].endswith(" is not installed")
         assert found[name]["do"].startswith("pip install 'fastssl[")
+    assert found["HEIC images"]["do"] == "pip install pillow-heif"
 
 
-def test_the_self_test_runs_the_whole_way(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_package_that_is_broken_comes_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "cannot be imported: libopencv_core.so.406: cannot open shared object file"
+    monkeypatch.setattr(doctor, "import_problem", lambda module: reason)
+    found = table(doctor.rows())["reader ffcv"]
+    assert found["state"] == f"ffcv {reason}"
+    assert found["do"] == "pip install --force-reinstall 'fastssl[ffcv]'"
+
+
+def test_the_self_test_runs_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     results = doctor.self_test()
     names = [row["what"] for row in results]
     assert names == ["test convert", "test train", "test evaluate", "test predict"]
@@ -39,7 +48,7 @@ def test_the_self_test_runs_the_whole_way(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == ""
 
 
-def test_a_failure_is_told_and_ends_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_reported_and_ends_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(source: str, out: Path, **options: object) -> None:
         raise DataError("the disk is gone", "buy another")
 
