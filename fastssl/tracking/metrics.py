@@ -81,7 +81,7 @@ class MetricsLog:
         with suppress(OSError):  # reported already, when the line was written
             self._metrics.close()
         self.tensorboard("close")
-        if self._excepthook is not None:
+        if threading.excepthook == self._ignore_writer_thread:  # not if the user set another
             threading.excepthook = self._excepthook
 
     def _ignore_writer_thread(self, failure: Any) -> None:

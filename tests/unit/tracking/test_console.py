@@ -110,8 +110,12 @@ def test_a_quiet_block_shows_nothing(capsys, logger):
     assert capsys.readouterr().err == ""
 
 
-def test_tensorboard_gives_the_hook_of_threads_back(tmp_path, monkeypatch):
+@pytest.mark.parametrize("changed", [False, True])
+def test_tensorboard_leaves_the_hook_of_threads_to_the_user(changed, tmp_path, monkeypatch):
     def hook(failure):
+        raise AssertionError
+
+    def later(failure):
         raise AssertionError
 
     monkeypatch.setattr(threading, "excepthook", hook)
@@ -119,8 +123,10 @@ def test_tensorboard_gives_the_hook_of_threads_back(tmp_path, monkeypatch):
     folder.claim(resume=False)
     record = MetricsLog(folder, True, 0)
     assert threading.excepthook != hook
+    if changed:
+        threading.excepthook = later
     record.close()
-    assert threading.excepthook is hook
+    assert threading.excepthook is (later if changed else hook)
     folder.release()
 
 
