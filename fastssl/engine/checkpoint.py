@@ -57,7 +57,7 @@ class CheckpointContent(TypedDict):
     quality: Tensor  # pseudo-label counts since the last log step, mean over ranks
     trip: dict[str, Any]  # fields of TrainingProgress
     config: dict[str, Any]
-    store: str  # fingerprint
+    store: str  # checksum of its manifest; its fingerprint is among the inputs
     # Version 0.1.0 wrote none of the next three.
     store_name: NotRequired[str]
     inputs: NotRequired[dict[str, str]]  # hashes by name, see build_data.input_hashes

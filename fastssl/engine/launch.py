@@ -171,7 +171,9 @@ def resume_from(
 ) -> TrainingProgress:
     """Load a checkpoint into the learner; refuse it if an input of the run has changed."""
     saved = {"store": content["store"], **content.get("inputs", {})}
-    changed = [name for name in saved if saved[name] != data.inputs.get(name)]
+    changed = [name for name in saved if name != "store" and saved[name] != data.inputs.get(name)]
+    if not data.store.matches(saved["store"]):
+        changed.insert(0, "store")
     if changed:
         config = learner.resolved.config
         given = {"store": data.store.path, "fastssl": f"version ({saved.get('fastssl')})"}

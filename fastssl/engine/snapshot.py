@@ -33,7 +33,7 @@ def snapshot(
         "quality": quality,
         "trip": asdict(progress),
         "config": learner.resolved.as_dict(),
-        "store": store.fingerprint,
+        "store": store.manifest_digest,
         "store_name": store.name,
         "inputs": data.inputs,
         "heads": dict(learner.algorithm.heads),

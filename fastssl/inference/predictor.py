@@ -180,9 +180,14 @@ class Predictor:
             for logits, _ in predict_batches(self.model, batches, self.device):
                 yield logits.cpu().numpy()
 
+    @property
+    def store_fingerprint(self) -> str:
+        """The fingerprint of the store that the run was trained on."""
+        return self.content.get("inputs", {}).get("store", self.content["store"])
+
     def trained_on(self, store: Store) -> bool:
         """Return True if a store is the one that the run was trained on."""
-        return store.fingerprint == self.content["store"]
+        return store.matches(self.store_fingerprint)
 
     def _opened(self, paths: Iterable[str], ahead: int) -> Iterator[tuple[str, Pixels | None, str]]:
         """Decode in threads, at most `ahead` images ahead of the model."""

@@ -44,7 +44,7 @@ def notes_on(model: Predictor, store: Store, split: str) -> list[str]:
         return []
     notes = [
         f"{store.path} is not the store that the model was trained on "
-        f"(fingerprint {store.fingerprint[:12]}, the run's is {model.content['store'][:12]})"
+        f"(fingerprint {store.fingerprint[:12]}, the run's is {model.store_fingerprint[:12]})"
     ]
     notes += resize_notes(model, store)
     own = own_store(model)

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import json
 import os
 import shlex
 from functools import cached_property
@@ -22,10 +23,10 @@ MOST_MANIFEST = 64 << 20  # bytes; it lists the classes, the files and the image
 class Store:
     """A folder that `convert` wrote, read without any extra installed."""
 
-    def __init__(self, path: Path, content: manifest.Manifest, fingerprint: str) -> None:
+    def __init__(self, path: Path, content: manifest.Manifest, manifest_digest: str) -> None:
         self.path = path
         self.manifest = content
-        self.fingerprint = fingerprint
+        self.manifest_digest = manifest_digest
         self.name = content.name
         self.classes = content.classes
         self.class_names = content.class_names
@@ -35,6 +36,30 @@ class Store:
         self.splits = content.splits
         self._records: dict[str, Records] = {}
         self._stored: dict[tuple[str, str], Stored] = {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A checksum of all images, labels and classes, the same wherever they were converted.
+
+        It covers neither paths nor formats, so a store copied, or converted again from the same
+        files on another machine, is the same data.
+        """
+        about = [self.class_names, self.mean, self.std]
+        for name, info in sorted(self.splits.items()):
+            about.append([name, info.count, info.height, info.width, info.encoding])
+        checksum = hashlib.sha256(json.dumps(about).encode())
+        for name in sorted(self.splits):
+            records = self.records(name)
+            for column in ("size", "crc", "label"):
+                checksum.update(records[column].tobytes())
+        return checksum.hexdigest()
+
+    def matches(self, saved: str) -> bool:
+        """Return True if a run has saved the fingerprint of this store.
+
+        Version 0.1.0 saved the checksum of the manifest instead, which covers absolute paths.
+        """
+        return saved in (self.fingerprint, self.manifest_digest)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a path: memory maps cannot be pickled."""
@@ -159,7 +184,7 @@ def _leads_out(start: Records, size: Records, end: Any) -> bool:
 def open_store(path: str | os.PathLike[str]) -> Store:
     """Open a converted data set; the sizes of its files are checked, their content is not."""
     folder = Path(path).absolute()
-    content, fingerprint = read_manifest(folder)
+    content, digest = read_manifest(folder)
     for name, entry in content.files.items():
         try:
             size = (folder / name).stat().st_size
@@ -169,7 +194,7 @@ def open_store(path: str | os.PathLike[str]) -> Store:
             raise _incomplete(folder, f"{index.escape(name)}: {error}") from None
         if size != entry.size:
             raise _incomplete(folder, f"{name} has {size:,} bytes, not {entry.size:,}")
-    return Store(folder, content, fingerprint)
+    return Store(folder, content, digest)
 
 
 def read_manifest(folder: Path) -> tuple[manifest.Manifest, str]:

@@ -13,6 +13,7 @@ from fastssl.algorithms import ALGORITHMS
 from fastssl.engine import checkpoint, launch
 from fastssl.errors import ConfigError, DataError, ResourceError
 from fastssl.tracking.run_dir import RunFolder
+from pipelines.store.store import open_store
 from tests.unit.test_plugins import ALGORITHM, MODEL
 
 TINY = {
@@ -115,6 +116,23 @@ def test_a_checkpoint_without_hashes_is_accepted(place):
         path.write_bytes(checkpoint.pack(content))
     change_label_file(place)
     assert train(label_file="split.txt", resume=True)["steps"] == 4
+
+
+def test_a_run_is_compared_by_the_kind_of_fingerprint_that_it_saved(place, data):
+    run, store = begin(), open_store(data / "digits")
+    (path,) = (run / "checkpoints").glob("step-*.ckpt")
+    content = checkpoint.read(path)
+    assert content["inputs"]["store"] == store.fingerprint
+    assert content["store"] == store.manifest_digest
+    for saved, inputs in (("changed", {}), (store.manifest_digest, {"store": "changed"})):
+        path.write_bytes(checkpoint.pack({**content, "store": saved, "inputs": inputs}))
+        with pytest.raises(DataError, match="another content of: store"):
+            train(resume=True)
+    for saved, inputs in ((store.manifest_digest, {}), ("old", {"store": store.fingerprint})):
+        path.write_bytes(checkpoint.pack({**content, "store": saved, "inputs": inputs}))
+        shutil.copytree(run, "copy")
+        assert train("copy", resume=True)["steps"] == 4
+        shutil.rmtree("copy")
 
 
 @pytest.mark.parametrize(

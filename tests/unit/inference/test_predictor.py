@@ -283,7 +283,7 @@ def test_a_store_of_another_size_on_either_side_is_refused(height: int, width: i
     model.preprocessing = Preprocessing((16, 16), third, third, 16, "squash")
     held = SimpleNamespace(height=height, width=width)
     model.content = {"store": "the fingerprint of another"}
-    store = SimpleNamespace(path="small", splits={"test": held}, fingerprint="its own")
+    store = SimpleNamespace(path="small", splits={"test": held}, matches=lambda saved: False)
     with pytest.raises(DataError, match=f"{height} x {width} pixels"):
         next(model.store(store, "test", np.arange(1)))
 

@@ -11,12 +11,17 @@ import numpy as np
 import pytest
 
 import pipelines
+from pipelines.convert import Options, convert
 from pipelines.convert.ensure import ensure_store
+from pipelines.convert.open import open_source
 from pipelines.datasets import DATASETS
 from pipelines.errors import DataError
 from pipelines.store.index import escape, unescape
-from pipelines.store.manifest import render
+from pipelines.store.manifest import digest, render
 from pipelines.store.store import default_place, open_store
+from pipelines.store.verify import verify
+from tests.pictures import write_folder
+from tests.small_stores import make_store
 
 
 def test_a_store_is_found_by_path_and_by_name(data, monkeypatch, tmp_path):
@@ -64,6 +69,58 @@ def test_records_say_where_the_bytes_lie(data):
     for place in (360, -1):
         with pytest.raises(IndexError, match="of 360"):
             store.image("test", place)
+
+
+def photos(folder):
+    """Convert the same photographs, which lie in another folder each time."""
+    source = write_folder(folder / "raw", per_class=6, size=(40, 40))
+    convert(open_source(str(source), Options(test_fraction=0.3)), folder / "out", Options(size=32))
+    return open_store(folder / "out")
+
+
+def test_the_same_images_have_one_fingerprint_wherever_they_were_converted(tmp_path):
+    here, there = photos(tmp_path / "here"), photos(tmp_path / "there")
+    assert here.manifest_digest != there.manifest_digest  # it covers the paths in index.csv
+    assert here.fingerprint == there.fingerprint and here.matches(there.fingerprint)
+    assert here.matches(here.manifest_digest)  # as version 0.1.0 saved it
+    assert not here.matches(there.manifest_digest)
+
+
+@pytest.mark.parametrize("what", ["label", "image", "order", "class", "mean"])
+def test_a_change_of_the_data_changes_the_fingerprint(tmp_path, what):
+    before = make_store(tmp_path / "store", count=24, formats=("dali",)).fingerprint
+    folder = tmp_path / "store"
+    content = json.loads((folder / "dataset.json").read_bytes())
+    records = np.load(folder / "train.npy")
+    if what == "label":
+        records["label"][3] = (records["label"][3] + 1) % 4
+    elif what == "image":
+        records["crc"][3] ^= 1
+    elif what == "order":
+        records[[3, 4]] = records[[4, 3]]
+    elif what == "class":
+        content["class_names"][0] = "other"
+    else:
+        content["mean"][0] += 0.01
+    np.save(folder / "train.npy", records)
+    content["files"]["train.npy"]["sha256"] = digest(folder / "train.npy")
+    (folder / "dataset.json").write_bytes(render(content))
+    assert open_store(folder).fingerprint != before
+
+
+def test_a_store_without_a_test_split_is_opened_read_and_verified(tmp_path):
+    make_store(tmp_path / "store", count=24, formats=("dali",))
+    folder = tmp_path / "store"
+    content = json.loads((folder / "dataset.json").read_bytes())
+    del content["splits"]["test"]
+    lines = (folder / "index.csv").read_text().splitlines(keepends=True)
+    (folder / "index.csv").write_text("".join(line for line in lines if ",test," not in line))
+    file = folder / "index.csv"
+    content["files"]["index.csv"] = {"size": file.stat().st_size, "sha256": digest(file)}
+    (folder / "dataset.json").write_bytes(render(content))
+    store = open_store(folder)
+    assert list(store.splits) == ["train"] and len(store.source_paths("train")) == 24
+    assert store.fingerprint and verify(folder).problems == []
 
 
 def copied(data, tmp_path):
