@@ -45,6 +45,13 @@ def input_hashes(resolved: ResolvedConfig, store: Store) -> dict[str, str]:
     return {"store": store.fingerprint, "fastssl": __version__, **hashes}
 
 
+def changed_inputs(saved: dict[str, str], hashes: dict[str, str], store: Store) -> list[str]:
+    """Return the names of inputs whose hash is not the one that a run has saved."""
+    if store.matches(saved["store"]):  # a run of 0.1.0 has saved another kind of fingerprint
+        hashes = {**hashes, "store": saved["store"]}
+    return [name for name in saved if saved[name] != hashes.get(name)]
+
+
 def view_recipes(resolved: ResolvedConfig, store: Store) -> dict[str, Recipe]:
     """Return the weak and the strong recipe for a store's images."""
     config = resolved.config

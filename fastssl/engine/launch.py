@@ -19,7 +19,7 @@ from fastssl.config.schema import CHOSEN_AT_START, RunConfig, keys_that_may_diff
 from fastssl.distributed import process_group
 from fastssl.engine import checkpoint, compilation, devices, step_memory
 from fastssl.engine.build import Learner, TrainingData, assemble
-from fastssl.engine.build_data import find_store
+from fastssl.engine.build_data import changed_inputs, find_store
 from fastssl.engine.checkpoint import CheckpointContent
 from fastssl.engine.failures import out_of_memory, write_failure
 from fastssl.engine.loop import TIME_UP, Training, train_step
@@ -171,9 +171,7 @@ def resume_from(
 ) -> TrainingProgress:
     """Load a checkpoint into the learner; refuse it if an input of the run has changed."""
     saved = {"store": content["store"], **content.get("inputs", {})}
-    changed = [name for name in saved if name != "store" and saved[name] != data.inputs.get(name)]
-    if not data.store.matches(saved["store"]):
-        changed.insert(0, "store")
+    changed = changed_inputs(saved, data.inputs, data.store)
     if changed:
         config = learner.resolved.config
         given = {"store": data.store.path, "fastssl": f"version ({saved.get('fastssl')})"}
