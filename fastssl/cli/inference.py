@@ -176,6 +176,8 @@ def label(
         print("--trusted leaves out the lines that are not trusted, --given adds your own labels")
     elif done["next"]:
         print(f"next: {done['next']}")
+        if " --train-list " in done["next"]:
+            print("(it leaves out images without a label, because they lie in other folders)")
 
 
 @app.command(epilog="Example: fastssl export runs/a model.onnx")

@@ -131,9 +131,15 @@ def next_command(store: Store, out: Path) -> str | None:
     sources = {split: store.source_paths(split) for split in store.splits}
     if str(out) == "-" or not all(map(os.path.isabs, itertools.chain(*sources.values()))):
         return None
-    folder = os.path.commonpath([os.path.dirname(path) for path in sources["train"]])
+    folders = [os.path.dirname(path) for path in sources["train"]]
+    folder, option = os.path.commonpath(folders), "--labels"
+    if store.path.is_relative_to(folder):
+        # The images lie in several folders, and what they have in common holds much else. Take the
+        # listed images alone, without those that have no label.
+        labeled = np.flatnonzero(store.labels("train") >= 0)
+        folder, option = os.path.commonpath([folders[one] for one in labeled]), "--train-list"
     size = store.splits["train"].height
-    arguments = ["fastssl", "convert", folder, f"{store.path}-2", "--labels", str(out)]
+    arguments = ["fastssl", "convert", folder, f"{store.path}-2", option, str(out)]
     arguments += ["--size", str(size), "--resize", store.manifest.resize]
     if "test" in sources:
         listed = out.with_name(f"{out.stem}-test.csv")

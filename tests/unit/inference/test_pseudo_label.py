@@ -167,9 +167,13 @@ def test_the_sheet_shows_both_ends_of_every_class(
         contact_sheet.write_sheet(pseudo_labels, tmp_path / "s.pdf")
 
 
-def test_the_printed_line_keeps_test_images_that_lie_in_the_folder(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "it's mine", classes=2, per_class=12, size=(16, 16))
-    unlabeled = write_flat(tmp_path / "more", count=6, size=(16, 16))
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_printed_line_keeps_test_images_that_lie_in_the_folder(
+    tmp_path: Path, apart: bool
+) -> None:
+    base = tmp_path / "all"
+    folder = write_folder(base / "it's mine", classes=2, per_class=12, size=(16, 16))
+    unlabeled = write_flat((tmp_path if apart else base) / "more", count=6, size=(16, 16))
     store = fastssl.convert(
         folder, tmp_path / "a b", unlabeled=unlabeled, test_fraction=0.25, size=16, progress=False
     )
@@ -180,10 +184,15 @@ def test_the_printed_line_keeps_test_images_that_lie_in_the_folder(tmp_path: Pat
     words = ["label", str(tmp_path / "run"), str(store.path), "--out", str(out)]
     done = CliRunner().invoke(app, [*words, "--trusted", "--given", "--floor", "0"])
     assert done.exit_code == 0, done.output
-    (line,) = [one for one in done.stdout.splitlines() if one.startswith("next: fastssl ")]
+    printed = done.stdout
+    (line,) = [one for one in printed.splitlines() if one.startswith("next: fastssl ")]
     done = CliRunner().invoke(app, shlex.split(line)[2:])
     assert done.exit_code == 0, done.output
     again = open_store(f"{store.path}-2")
     assert set(again.source_paths("test")) == set(store.source_paths("test"))
-    assert set(again.source_paths("train")) == set(store.source_paths("train"))
+    listed = {row["path"] for row in read(out)}
+    assert set(again.source_paths("train")) == (
+        listed if apart else set(store.source_paths("train"))
+    )
     assert {row["source"] for row in read(out)} == {"given", "pseudo"}
+    assert ("leaves out images without a label" in printed) == apart
