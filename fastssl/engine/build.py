@@ -67,7 +67,9 @@ class TrainingData:
     split: Split
     loader: Loader
     size: tuple[int, int]  # height and width of the views
-    evaluations: dict[str, EvaluationBatches]  # "test", and "train" if images are held out
+    evaluations: dict[
+        str, EvaluationBatches
+    ]  # "test" if there are such images, "train" if held out
     inputs: dict[str, str]  # hashes by name, see build_data.input_hashes
 
     def close(self) -> None:
@@ -149,7 +151,9 @@ def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Sto
     split, order = make_data(resolved, store, ranks.world)
     recipes = view_recipes(resolved, store)
     size = recipes["weak"].size
-    evaluated = {"test": np.arange(store.splits["test"].count)}
+    evaluated = {}
+    if store.splits.get("test") and store.splits["test"].count:
+        evaluated["test"] = np.arange(store.splits["test"].count)
     if len(split.validation):
         evaluated["train"] = split.validation
     evaluations = {

@@ -226,10 +226,18 @@ class Training:
         self.display.log_metrics(self.progress.step, line)
 
     def evaluate(self) -> bool:
-        """Evaluate the EMA model; return True if it is the best so far."""
-        metrics = self.measure("test")
-        if "train" in self.data.evaluations:  # images held out for validation
-            metrics["validation_error"] = self.measure("train")["error"]
+        """Evaluate the EMA model; return True if it is the best so far.
+
+        Without test images, those held out for validation are evaluated. Without either, the
+        latest model counts as the best.
+        """
+        if not self.data.evaluations:
+            self.progress.best_step = self.progress.step
+            return True
+        found = {split: self.measure(split) for split in self.data.evaluations}
+        metrics = found.get("test") or found["train"]
+        if "train" in found:  # images held out for validation
+            metrics["validation_error"] = found["train"]["error"]
         metrics["seconds"] = self.progress.seconds
         improved = self.progress.add_evaluation(metrics)
         if self.record:

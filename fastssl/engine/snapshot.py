@@ -42,7 +42,7 @@ def snapshot(
             "size": list(data.size),
             "mean": list(store.mean),
             "std": list(store.std),
-            "stored": store.splits["test"].height,
+            "stored": store.splits.get("test", store.splits["train"]).height,
             "resize": store.manifest.resize,
         },
     }

@@ -51,7 +51,9 @@ LAST_METRICS = ("top5_error", "precision", "recall", "f1", "auc", "ece", "class_
 def summarize(training: Training, metrics: Mapping[str, Any], status: str) -> RunSummary:
     """Return the content of summary.json; `metrics` are those of the last evaluation."""
     learner, data, progress = training.learner, training.data, training.progress
-    validated = len(data.split.validation) > 0
+    chosen_on = "validation split" if len(data.split.validation) else "test set"
+    if not data.evaluations:
+        chosen_on = ""  # the last model counts as the best
     summary: dict[str, Any] = {
         "status": status,
         "data": data.store.name,
@@ -60,7 +62,7 @@ def summarize(training: Training, metrics: Mapping[str, Any], status: str) -> Ru
         "seed": training.config.seed,
         "best_error": progress.best_error if progress.errors else None,
         "best_step": progress.best_step,
-        "best_chosen_on": "validation split" if validated else "test set",
+        "best_chosen_on": chosen_on,
         "median_error": progress.median_error,
         "evaluations": len(progress.errors),
         "last_error": progress.errors[-1] if progress.errors else None,
@@ -80,16 +82,20 @@ def summarize(training: Training, metrics: Mapping[str, Any], status: str) -> Ru
 
 
 def start_lines(learner: Learner, data: TrainingData, out: str, step: int) -> list[str]:
-    """Return the six lines that describe what will run."""
+    """Return the lines that describe what will run."""
     config, algorithm = learner.resolved.config, learner.algorithm
     split, store = data.split, data.store
     held = f", {len(split.validation):,} held out" if len(split.validation) else ""
+    test = store.splits["test"].count if "test" in store.splits else 0
     parameters = sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
     unlabeled = config.batch * (config.ratio or algorithm.ratio) * algorithm.unlabeled
     ranks = f", {learner.ranks.world} ranks" if learner.ranks.world > 1 else ""
+    advice = []
+    if not data.evaluations:
+        advice = ["note    no image to evaluate on; validation=0.2 holds out a fifth of the labels"]
     return [
         f"data    {store.name}: {len(split.labeled):,} labeled, {len(split.unlabeled):,} "
-        f"unlabeled{held}, {store.splits['test'].count:,} to test, {store.classes} classes",
+        f"unlabeled{held}, {test:,} to test, {store.classes} classes",
         f"learn   {algorithm.summary}",
         f"model   {config.model}, {parameters:,} parameters, views of "
         f"{data.size[0]}x{data.size[1]}",
@@ -97,6 +103,7 @@ def start_lines(learner: Learner, data: TrainingData, out: str, step: int) -> li
         f"reader  {data.loader.choice}",
         f"run     {out}: steps {step + 1:,} to {config.steps:,}, {config.batch} labeled and "
         f"{unlabeled} unlabeled images each",
+        *advice,
     ]
 
 
@@ -119,7 +126,7 @@ def end_lines(summary: RunSummary, path: Path) -> list[str]:
 def error_rows(summary: RunSummary) -> list[tuple[str, str]]:
     """Return the rows on the error, or one row if there was no evaluation yet."""
     if not summary["evaluations"]:
-        return [("error", "not evaluated yet")]
+        return [("error", "not evaluated yet" if summary["best_chosen_on"] else "not evaluated")]
     count = min(LAST, summary["evaluations"])
     over = f"the last {count} evaluations" if count > 1 else "one evaluation"
     return [

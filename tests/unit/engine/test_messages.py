@@ -30,7 +30,9 @@ def training_of(progress=None, skipped=0, fp16=False):
     return SimpleNamespace(
         learner=SimpleNamespace(algorithm=SimpleNamespace(name="flexmatch"), scaler=scaler),
         data=SimpleNamespace(
-            split=SimpleNamespace(validation=[], labeled=[1]), store=SimpleNamespace(name="digits")
+            evaluations={"test": None},
+            split=SimpleNamespace(validation=[], labeled=[1]),
+            store=SimpleNamespace(name="digits"),
         ),
         progress=progress or TrainingProgress(),
         config=SimpleNamespace(seed=0),
