@@ -1,7 +1,9 @@
 """fastssl: image classifiers from a handful of labels, with data that never waits.
 
 The verbs of the command are functions here: `train`, `load`, `evaluate`, `convert`, `label`,
-`export`, `profile`. They are imported when first used, so that `import fastssl` costs nothing.
+`export`, `profile`, `make_report`, `draw_views`, `run_sweep`. A mistake of the caller raises a
+`UserError`: `ConfigError`, `DataError`, `DivergedError` or `ResourceError`. All of them are
+imported when first used, so that `import fastssl` costs nothing.
 """
 
 from __future__ import annotations
@@ -11,16 +13,40 @@ from typing import TYPE_CHECKING, Any
 from fastssl.version import __version__
 
 if TYPE_CHECKING:
-    from fastssl.api import convert, evaluate, export, label, load, profile, train
+    from fastssl.api import (
+        ConfigError,
+        DataError,
+        DivergedError,
+        ResourceError,
+        UserError,
+        convert,
+        draw_views,
+        evaluate,
+        export,
+        label,
+        load,
+        make_report,
+        profile,
+        run_sweep,
+        train,
+    )
 
 __all__ = [
+    "ConfigError",
+    "DataError",
+    "DivergedError",
+    "ResourceError",
+    "UserError",
     "__version__",
     "convert",
+    "draw_views",
     "evaluate",
     "export",
     "label",
     "load",
+    "make_report",
     "profile",
+    "run_sweep",
     "train",
 ]
 

@@ -10,16 +10,53 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from pipelines.errors import ConfigError as ConfigError
+from pipelines.errors import DataError as DataError
+from pipelines.errors import DivergedError as DivergedError
+from pipelines.errors import ResourceError as ResourceError
+from pipelines.errors import UserError as UserError
 
 if TYPE_CHECKING:
     from fastssl.inference.predictor import Predictor
     from pipelines.store.store import Store
 
 Place = str | os.PathLike[str]
+P = ParamSpec("P")
+R = TypeVar("R")
+_FLAG = re.compile(r"--([a-z][a-z-]+)(?: ([A-Z]+|[0-9.]+|best|last)\b)?")
+_SWITCHES = {"resume", "accept-changes", "trust-code", "download", "follow", "given", "dry-run"}
 
 
+def speaks_python(function: Callable[P, R]) -> Callable[P, R]:
+    """Let errors of a function name its arguments instead of the options of the command."""
+
+    def argument(flag: re.Match[str]) -> str:
+        value = "True" if flag[1] in _SWITCHES else flag[2] or ""
+        return f"{flag[1].replace('-', '_')}={value}"
+
+    @wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            return function(*arguments, **named)
+        except UserError as error:
+            # A whole command stays as it is.
+            texts = (error.what, error.fix)
+            error.what, error.fix = (
+                text if "fastssl " in text else _FLAG.sub(argument, text) for text in texts
+            )
+            error.args = (error.what, error.fix)
+            raise
+
+    return call
+
+
+@speaks_python
 def train(
     config: Place = "digits",
     *,
@@ -51,6 +88,7 @@ def train(
     return {"run": str(folder), **found}
 
 
+@speaks_python
 def load(
     run: Place, checkpoint: str = "best", device: str | None = None, *, trust_code: bool = False
 ) -> Predictor:
@@ -67,6 +105,7 @@ def load(
     return Predictor(run, checkpoint, device, trust_code=trust_code)
 
 
+@speaks_python
 def evaluate(
     run: Place, checkpoint: str = "best", store: Place | None = None, *, trust_code: bool = False
 ) -> dict[str, Any]:
@@ -83,6 +122,7 @@ def evaluate(
     return evaluate_run(Path(run), checkpoint, place, trust_code=trust_code)
 
 
+@speaks_python
 def convert(
     source: Place, out: Place | None = None, *, progress: bool = True, **options: Any
 ) -> Store:
@@ -103,6 +143,7 @@ def convert(
     return run(os.fspath(source), place, Options(**options), progress=progress)
 
 
+@speaks_python
 def label(run: Place, store: Place, out: Place, **options: Any) -> dict[str, Any]:
     """Write the pseudo-labels of a store's unlabeled images; return what was written.
 
@@ -116,6 +157,7 @@ def label(run: Place, store: Place, out: Place, **options: Any) -> dict[str, Any
     return run_label(Path(run), os.fspath(store), Path(out), **options)
 
 
+@speaks_python
 def export(
     run: Place, file: Place, checkpoint: str = "best", *, trust_code: bool = False
 ) -> dict[str, Any]:
@@ -130,6 +172,7 @@ def export(
     return run_export(Path(run), Path(file), checkpoint, trust_code=trust_code)
 
 
+@speaks_python
 def profile(subject: str, **options: Any) -> dict[str, Any]:
     """Measure one subject (`views`, `step`, `cpl`, `train`…) and return its record.
 
@@ -144,3 +187,44 @@ def profile(subject: str, **options: Any) -> dict[str, Any]:
     from fastssl.profiling.subjects import profile as measure
 
     return measure(subject, **options)
+
+
+@speaks_python
+def make_report(runs: Place | Sequence[Place], out: Place, format: str | None = None) -> str:
+    """Write a report on runs, or folders of runs, beside the published results.
+
+    >>> import fastssl
+    >>> fastssl.make_report("runs/a", "report.md").startswith("report.md")
+    True
+    """
+    from fastssl.report import write
+
+    given = [runs] if isinstance(runs, str | os.PathLike) else runs
+    return write([Path(run) for run in given], Path(out), format)
+
+
+@speaks_python
+def draw_views(
+    config: Place = "digits", out: Place = "views.png", *, trust_code: bool = False, **settings: Any
+) -> str:
+    """Draw the weak and strong views of some training images into a PNG file.
+
+    >>> import fastssl
+    >>> fastssl.draw_views("digits", "views.png")
+    'views.png: images of digits, original | weak | strong x 4'
+    """
+    from fastssl.config.resolve import load as load_config
+    from fastssl.engine.view_sheet import write_sheet
+
+    return write_sheet(load_config(os.fspath(config), settings, trust_code=trust_code), Path(out))
+
+
+@speaks_python
+def run_sweep(file: Place, **options: Any) -> int:
+    """Train a grid of runs; return 0, or the exit code of the first run that failed.
+
+    Options are those of `fastssl sweep`: jobs, dry_run, only, out, trust_code.
+    """
+    from fastssl.sweep.runner import run
+
+    return run(os.fspath(file), **options)

@@ -273,6 +273,7 @@ def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:
         logger.info("")
         for line in end_lines(summary, folder.path):
             logger.info(line)
+    training.learner.ranks.max(0)  # waits: whoever called on another rank reads the summary
     return 0 if stopped_by in (0, TIME_UP) else 128 + stopped_by
 
 

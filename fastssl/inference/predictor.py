@@ -104,6 +104,13 @@ class Predictor:
         self.model = open_model(self.resolved, self.content, self.device)
         self.batch = self.resolved.config.eval_batch
 
+    def __repr__(self) -> str:
+        step, names = self.content["trip"]["step"], self.resolved.config
+        return (
+            f"<Predictor of {self.run}: {names.model}, {self.which} checkpoint (step {step:,}), "
+            f"{len(self.classes)} classes, on {self.device.device}>"
+        )
+
     def predict(self, x: Any) -> Prediction | list[Prediction]:
         """Return the prediction for an image, or one for each image of a list or batch.
 

@@ -23,6 +23,10 @@ MOST_MANIFEST = 64 << 20  # bytes; it lists the classes, the files and the image
 class Store:
     """A folder that `convert` wrote, read without any extra installed."""
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{info.count:,} {name}" for name, info in self.splits.items())
+        return f"<Store {self.path}: {counts} images, {self.classes} classes>"
+
     def __init__(self, path: Path, content: manifest.Manifest, manifest_digest: str) -> None:
         self.path = path
         self.manifest = content

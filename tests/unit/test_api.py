@@ -14,6 +14,7 @@ from fastssl import api
 from fastssl.errors import ConfigError
 from fastssl.inference import predictor
 from pipelines.store.store import open_store
+from tests import ranked, runs
 
 
 def test_import_takes_no_torch_and_next_to_no_time() -> None:
@@ -32,6 +33,7 @@ def test_every_name_is_there_and_no_module_hides_one() -> None:
         assert getattr(fastssl, name) is not None
     folder = Path(fastssl.__file__).parent
     for name in fastssl.__all__:
+        assert name == "__version__" or callable(getattr(fastssl, name))
         assert not (folder / name).exists() and not (folder / f"{name}.py").exists(), name
     with pytest.raises(AttributeError, match="nothing"):
         _ = fastssl.nothing
@@ -71,3 +73,37 @@ def test_the_examples_of_the_docstrings_run(
         assert results.failed == 0
         tried += results.attempted
     assert tried > 15
+
+
+def test_errors_are_exported_and_name_arguments_instead_of_options(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(fastssl.ConfigError) as caught:
+        fastssl.train("digits", out=trained)
+    assert caught.value.fix == "add resume=True to go on with it, or take another out="
+    assert "--" not in str(caught.value)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "net.py").touch()
+    (tmp_path / "mine.yaml").write_text("model: net.py:build\n")
+    with pytest.raises(fastssl.UserError) as caught:
+        fastssl.draw_views(tmp_path / "mine.yaml")
+    assert "add trust_code=True to run it" in caught.value.fix
+
+
+def test_objects_describe_themselves(trained: Path, data: Path) -> None:
+    assert repr(fastssl.load(trained)).startswith(f"<Predictor of {trained}: ")
+    assert "10 classes" in repr(fastssl.load(trained))
+    shown = repr(open_store(data / "digits"))
+    assert shown == f"<Store {data / 'digits'}: 1,437 train, 360 test images, 10 classes>"
+
+
+def train_by_the_api(rank: int, out: str) -> None:
+    settings = dict(word.split("=") for word in runs.TINY)
+    summary = fastssl.train("digits", out=out, **{**settings, "steps": 2})
+    assert summary["steps"] == 2 and summary["status"] == "finished"
+
+
+def test_every_rank_gets_the_summary(data: Path, tmp_path: Path) -> None:
+    started = ranked.start(2, train_by_the_api, str(tmp_path / "run"))
+    assert ranked.wait(started) == [0, 0]
