@@ -19,16 +19,16 @@ from fastssl.config.schema import CHOSEN_AT_START, RunConfig, keys_that_may_diff
 from fastssl.distributed import process_group
 from fastssl.engine import checkpoint, compilation, devices, step_memory
 from fastssl.engine.build import Learner, TrainingData, assemble
-from fastssl.engine.build_data import changed_inputs, find_store
+from fastssl.engine.build_data import find_store
 from fastssl.engine.checkpoint import CheckpointContent
 from fastssl.engine.failures import out_of_memory, write_failure
 from fastssl.engine.loop import TIME_UP, Training, train_step
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
-from fastssl.engine.snapshot import restore
+from fastssl.engine.snapshot import resume_from
 from fastssl.engine.summary import end_lines, start_lines, summarize
 from fastssl.engine.view_sheet import make_sheet
-from fastssl.errors import RESUME, ConfigError, DataError, writing
+from fastssl.errors import RESUME, ConfigError, writing
 from fastssl.tracking import environment, tensorboard
 from fastssl.tracking.console import messages, open_log
 from fastssl.tracking.metrics import MetricsLog, read_metrics
@@ -160,31 +160,6 @@ def extends(folder: RunFolder, old: Any, new: Any) -> bool:
 def as_typed(key: str, value: Any) -> str:
     """Return a setting as the command line takes it."""
     return shlex.quote(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
-
-
-def resume_from(
-    learner: Learner,
-    data: TrainingData,
-    content: CheckpointContent,
-    folder: RunFolder,
-    accept_changes: bool,
-) -> TrainingProgress:
-    """Load a checkpoint into the learner; refuse it if an input of the run has changed."""
-    saved = {"store": content["store"], **content.get("inputs", {})}
-    changed = changed_inputs(saved, data.inputs, data.store)
-    if changed:
-        config = learner.resolved.config
-        given = {"store": data.store.path, "fastssl": f"version ({saved.get('fastssl')})"}
-        shown = ", ".join(
-            f"{name} {given.get(name, getattr(config, name, ''))}" for name in changed
-        )
-        if not accept_changes:
-            raise DataError(
-                f"{folder.path} was started with another content of: {shown}",
-                "give what it was started with, or another --out; --accept-changes goes on with it",
-            )
-        logger.warning("changed since the run was started: %s", shown)
-    return restore(learner, content)
 
 
 def run_trial_steps(learner: Learner, data: TrainingData, step: int, out: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from typing import Any
 
@@ -10,9 +11,13 @@ from torch import Tensor
 
 from fastssl.engine import checkpoint
 from fastssl.engine.build import Learner, TrainingData
+from fastssl.engine.build_data import changed_inputs
 from fastssl.engine.checkpoint import CheckpointContent
 from fastssl.engine.progress import TrainingProgress
 from fastssl.errors import DataError
+from fastssl.tracking.run_dir import RunFolder
+
+logger = logging.getLogger(__name__)
 
 
 def snapshot(
@@ -58,6 +63,31 @@ def _copy(item: Any) -> Any:
     if isinstance(item, list | tuple):
         return [_copy(value) for value in item]
     return item
+
+
+def resume_from(
+    learner: Learner,
+    data: TrainingData,
+    content: CheckpointContent,
+    folder: RunFolder,
+    accept_changes: bool,
+) -> TrainingProgress:
+    """Load a checkpoint into the learner; refuse it if an input of the run has changed."""
+    saved = {"store": content["store"], **content.get("inputs", {})}
+    changed = changed_inputs(saved, data.inputs, data.store)
+    if changed:
+        config = learner.resolved.config
+        given = {"store": data.store.path, "fastssl": f"version ({saved.get('fastssl')})"}
+        shown = ", ".join(
+            f"{name} {given.get(name, getattr(config, name, ''))}" for name in changed
+        )
+        if not accept_changes:
+            raise DataError(
+                f"{folder.path} was started with another content of: {shown}",
+                "give what it was started with, or another --out; --accept-changes goes on with it",
+            )
+        logger.warning("changed since the run was started: %s", shown)
+    return restore(learner, content)
 
 
 def restore(learner: Learner, content: CheckpointContent) -> TrainingProgress:
