@@ -90,15 +90,12 @@ def group(runs: list[Run]) -> list[Cell]:
     """Return the cells of runs in the order of data, labels and algorithm."""
     families: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        key = for_terminal(str(run.config["data"])), for_terminal(str(run.config["algorithm"]))
-        families.setdefault(key, []).append(run)
+        families.setdefault((run.config["data"], run.config["algorithm"]), []).append(run)
     cells: dict[str, Cell] = {}
     for (data, algorithm), members in families.items():
         defaults = default_values(data, algorithm)
         usual = usual_values(members, defaults)
-        names = source_names(
-            [run for run in runs if run.config["data"] == members[0].config["data"]]
-        )
+        names = source_names([run for run in runs if run.config["data"] == data])
         for run in members:
             settings, labels = differing(run, usual), run.config["labels"]
             unusual = {k: v for k, v in differing(run, defaults).items() if k.startswith("algo.")}

@@ -44,6 +44,10 @@ class Run:
     trains: list[MetricsLine] = field(default_factory=list)  # at most about POINTS
     recent: list[MetricsLine] = field(default_factory=list)  # the last RECENT of training
 
+    def __post_init__(self) -> None:
+        for key in ("data", "algorithm"):  # names, whatever the file has
+            self.config[key] = for_terminal(str(self.config[key]))
+
     @property
     def complete(self) -> bool:
         """Whether the run needs no more training."""
