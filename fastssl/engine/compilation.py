@@ -37,6 +37,14 @@ def choose(learner: Learner, loader: Loader, step: int) -> None:
         learner.step = Compiled(learner.algorithm.step, mode, learner.ranks.world)
 
 
+def is_possible(learner: Learner, expected: float) -> bool:
+    """Return whether a run that takes `expected` seconds as written may be compiled."""
+    mode = learner.resolved.config.compile
+    if mode != "auto" or learner.device.device.type == "cuda":
+        return mode != "off"
+    return learner.ranks.world == 1 and expected >= SHORT
+
+
 def decide(learner: Learner, loader: Loader, step: int) -> tuple[str, str]:
     """Return the mode that `auto` chooses, and why: on a CPU a long run is measured."""
     if learner.device.device.type == "cuda":

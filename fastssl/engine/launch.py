@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shlex
 import statistics
 import time
@@ -37,7 +38,7 @@ from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic, write_json
 
 logger = logging.getLogger(__name__)
-REHEARSED, PATIENCE = 10, 20.0  # steps and seconds that a dry run takes at most
+REHEARSED, PATIENCE = 10, 5.0  # a dry run starts no step after so many steps or seconds
 
 
 def run_training(
@@ -103,7 +104,8 @@ def start(
         progress = TrainingProgress()
         if content:
             progress = resume_from(learner, data, content, folder, accept_changes)
-        run_trial_steps(learner, data, progress.step, str(folder.path))
+        announce(learner, data, progress.step, str(folder.path))
+        compilation.choose(learner, data.loader, progress.step)
         return train(learner, data, progress, folder)
 
 
@@ -162,16 +164,11 @@ def as_typed(key: str, value: Any) -> str:
     return shlex.quote(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
 
 
-def run_trial_steps(learner: Learner, data: TrainingData, step: int, out: str) -> None:
-    """Run what must be tried before the first step, on copies that are thrown away.
-
-    A forward pass finds out whether a step fits into memory. With compile=auto on a CPU, timed
-    steps decide whether to compile; the choice is entered in the learner's configuration.
-    """
+def announce(learner: Learner, data: TrainingData, step: int, out: str) -> None:
+    """Refuse a run whose steps do not fit into memory, else log what will run."""
     step_memory.check(learner, data.size)
     for line in start_lines(learner, data, out, step):
         logger.info(line)
-    compilation.choose(learner, data.loader, step)
 
 
 def train(
@@ -253,24 +250,33 @@ def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:
 
 
 def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: bool = False) -> int:
-    """Take a few steps, write nothing, and report how long the run would take."""
+    """Take a few steps, write nothing, and report how long the run would take.
+
+    The steps are not compiled, which alone may take minutes.
+    """
     resolved, device = choose_device(resolved, group)
-    ranks = group.ranks
+    ranks, config = group.ranks, resolved.config
     with out_of_memory(resolved):
         learner, data = assemble(resolved, device, ranks)
-        run_trial_steps(learner, data, 0, "nothing is written")
+        announce(learner, data, 0, "nothing is written")
         times: list[float] = []
-        for step, batch in enumerate(data.loader.iterate(0, min(REHEARSED, resolved.config.steps))):
+        for step, batch in enumerate(data.loader.iterate(0, min(REHEARSED, config.steps))):
             began = time.monotonic()
             float(train_step(learner, batch, step).loss.detach())  # waits for the device
             times.append(time.monotonic() - began)
             # All ranks must stop after the same step: the next one has collectives.
-            if ranks.max(int(step >= 2 and sum(times) > PATIENCE)):
+            if ranks.max(int(sum(times) > PATIENCE)):
                 break
         data.close()
-    seconds = statistics.median(times[2:] or times)  # the first two warm up
-    hours = seconds * resolved.config.steps / 3600
+    seconds = statistics.median(times[2:] or times[-1:])  # the first two warm up
+    expected = seconds * config.steps
+    hours = expected / 3600
     logger.info(f"dry run: {seconds * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > cores:
+        logger.info(f"the machine is busy (load {load:.0f}, {cores} cores): alone it takes less")
+    if compilation.is_possible(learner, expected):
+        logger.info("measured without compiling, which may change it; compile=off never compiles")
     if as_json and ranks.rank == 0:
-        print(json.dumps({"seconds_per_step": seconds, "steps": resolved.config.steps}))
+        print(json.dumps({"seconds_per_step": seconds, "steps": config.steps}))
     return 0

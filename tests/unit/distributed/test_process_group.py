@@ -19,7 +19,7 @@ from fastssl.config.resolve import load
 from fastssl.distributed import sync_batchnorm
 from fastssl.distributed.collectives import Ranks
 from fastssl.distributed.process_group import difference, join, joined, wrap
-from fastssl.engine import accumulate, devices
+from fastssl.engine import accumulate, devices, launch
 from fastssl.engine.build import build_model, make_learner
 from fastssl.engine.build_data import make_data
 from fastssl.engine.loop import train_step
@@ -374,6 +374,16 @@ def test_one_process_needs_no_group(monkeypatch):
     with pytest.raises(KeyError), group.contact(lambda *failure: told.append(failure)):
         raise KeyError("a bug")
     assert told[1][1].exit_code == 1 and "KeyError" in told[1][1].what
+
+
+def rehearse(rank):
+    """Estimate a run on two ranks of which one has no patience."""
+    launch.PATIENCE = 0.0 if rank else 600.0
+    assert launch.run_training(load("digits", [*runs.TINY]), None, False, dry_run=True) == 0
+
+
+def test_ranks_end_a_dry_run_after_the_same_step(data):
+    assert ranked.wait(ranked.start(2, rehearse)) == [0, 0]
 
 
 def test_ranks_that_never_meet_are_told(monkeypatch):

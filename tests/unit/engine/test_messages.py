@@ -108,11 +108,33 @@ def test_the_end_of_max_time_is_not_the_number_of_a_signal():
     assert max(signal.valid_signals()) < launch.TIME_UP
 
 
-def test_a_dry_run_compiles_as_the_run_would(data, monkeypatch):
-    resolved, chosen = load("digits", [*TINY, "steps=2"]), []
-    monkeypatch.setattr(launch.compilation, "choose", lambda *given: chosen.append(given[2]))
+@pytest.mark.parametrize(
+    ("compiling", "steps", "said"), [("off", 10**7, 0), ("auto", 2, 0), ("auto", 10**7, 1)]
+)
+def test_a_dry_run_never_compiles_and_says_when_compiling_may_change_it(
+    data, monkeypatch, caplog, compiling, steps, said
+):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(launch.compilation, "choose", None)
+    monkeypatch.setattr(launch.os, "getloadavg", lambda: (0.5, 0.5, 0.5))
+    resolved = load("digits", [*TINY, f"steps={steps}", f"compile={compiling}"])
     assert launch.rehearse(resolved, Group(Ranks())) == 0
-    assert chosen == [0]
+    assert sum("compil" in line for line in caplog.messages[6:]) == said
+    assert "busy" not in caplog.text
+
+
+def test_a_dry_run_of_slow_steps_ends_after_one_and_mentions_a_busy_machine(
+    data, monkeypatch, caplog
+):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(launch, "PATIENCE", 0.0)
+    monkeypatch.setattr(launch.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    taken = []
+    real = launch.train_step
+    monkeypatch.setattr(launch, "train_step", lambda *given: taken.append(1) or real(*given))
+    assert launch.rehearse(load("digits", TINY), Group(Ranks())) == 0
+    assert len(taken) == 1
+    assert "load 99" in caplog.text and "busy" in caplog.text
 
 
 def test_a_dry_run_prints_one_json_object_on_request(data, capsys):

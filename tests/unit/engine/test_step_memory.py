@@ -13,6 +13,7 @@ from fastssl.engine import devices, launch, step_memory
 from fastssl.engine.build import assemble
 from fastssl.engine.loop import train_step
 from fastssl.errors import ResourceError
+from pipelines import memory
 from tests import runs, steps
 
 FACTOR = 2  # the estimate and the memory that a step really takes differ by less
@@ -136,14 +137,11 @@ def test_a_dry_run_is_refused_too_and_no_step_is_taken(data, tmp_path, monkeypat
     )
 
 
-def test_the_limit_of_a_container_counts_where_it_is_lower(tmp_path, monkeypatch):
+def test_the_limit_of_a_container_counts_where_it_is_lower(monkeypatch):
     import psutil
 
     swap = psutil.swap_memory().total
-    file = tmp_path / "memory.max"
-    monkeypatch.setattr("pipelines.memory.CGROUP_LIMITS", [file])
-    whole = step_memory.total()
-    assert whole == psutil.virtual_memory().total + swap
-    for text, wanted in (("max\n", whole), ("1000000\n", 1_000_000 + swap), (f"{2**63}\n", whole)):
-        file.write_text(text)
+    whole = psutil.virtual_memory().total + swap
+    for limit, wanted in ((1_000_000, 1_000_000 + swap), (2**63, whole)):
+        monkeypatch.setattr(memory, "limiting_groups", lambda limit=limit: [memory.Group(limit, 0)])
         assert step_memory.total() == wanted
