@@ -18,8 +18,7 @@ from fastssl.engine import checkpoint, optim
 from fastssl.engine.build_data import find_store, input_hashes, make_data, view_recipes
 from fastssl.engine.devices import Device
 from fastssl.engine.nonfinite import NonFiniteCheck
-from fastssl.engine.optim import Ema
-from fastssl.engine.scaler import Scaler
+from fastssl.engine.optim import Ema, Scaler
 from fastssl.errors import ConfigError
 from fastssl.tracking.pseudo_label_stats import PseudoLabelStats
 from fastssl.tracking.run_dir import RunFolder

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from fastssl.config.resolve import ResolvedConfig
 from fastssl.config.schema import RunConfig
+from fastssl.distributed import process_group
 from fastssl.engine import host_memory
 from fastssl.errors import ConfigError, ResourceError
 
@@ -49,6 +51,15 @@ def choose(config: RunConfig, local_rank: int = 0, local_world: int = 1) -> Devi
     else:
         host_memory.keep()
     return chosen
+
+
+def choose_for_run(
+    resolved: ResolvedConfig, group: process_group.Group
+) -> tuple[ResolvedConfig, Device]:
+    """Choose this process's device; return it and the configuration with what `auto` chose."""
+    device = choose(resolved.config, group.local_rank, group.local_world)
+    chosen = {"precision": device.precision, **resolved.config.averages()}
+    return replace(resolved, config=resolved.config.model_copy(update=chosen)), device
 
 
 def resolve(config: RunConfig, local_rank: int = 0, local_world: int = 1) -> Device:

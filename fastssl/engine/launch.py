@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shlex
-import statistics
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +15,17 @@ from fastssl import plugins
 from fastssl.config.resolve import ResolvedConfig, flatten, saved_values
 from fastssl.config.schema import CHOSEN_AT_START, RunConfig, keys_that_may_differ
 from fastssl.distributed import process_group
-from fastssl.engine import checkpoint, compilation, devices, step_memory
+from fastssl.engine import checkpoint, compilation, devices
 from fastssl.engine.build import Learner, TrainingData, assemble
 from fastssl.engine.build_data import find_store
 from fastssl.engine.checkpoint import CheckpointContent
+from fastssl.engine.dry_run import rehearse
 from fastssl.engine.failures import out_of_memory, write_failure
-from fastssl.engine.loop import TIME_UP, Training, train_step
+from fastssl.engine.loop import TIME_UP, Training
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
 from fastssl.engine.snapshot import resume_from
-from fastssl.engine.summary import end_lines, start_lines, summarize
+from fastssl.engine.summary import announce, end_lines, summarize
 from fastssl.engine.view_sheet import make_sheet
 from fastssl.errors import RESUME, ConfigError, writing
 from fastssl.tracking import environment, tensorboard
@@ -38,7 +36,6 @@ from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import write_atomic, write_json
 
 logger = logging.getLogger(__name__)
-REHEARSED, PATIENCE = 10, 5.0  # a dry run starts no step after so many steps or seconds
 
 
 def run_training(
@@ -87,7 +84,7 @@ def start(
             return 0
         content = checkpoint.newest(folder, logger.info)
         resolved = same_run(resolved, folder, content)
-    resolved, device = choose_device(resolved, group)
+    resolved, device = devices.choose_for_run(resolved, group)
     with out_of_memory(resolved):
         store = find_store(resolved)
         own = keys_that_may_differ("ranks")
@@ -107,16 +104,6 @@ def start(
         announce(learner, data, progress.step, str(folder.path))
         compilation.choose(learner, data.loader, progress.step)
         return train(learner, data, progress, folder)
-
-
-def choose_device(
-    resolved: ResolvedConfig, group: process_group.Group
-) -> tuple[ResolvedConfig, devices.Device]:
-    """Choose this process's device; return it and the configuration with what `auto` chose."""
-    device = devices.choose(resolved.config, group.local_rank, group.local_world)
-    chosen = {"precision": device.precision, **resolved.config.averages()}
-    config = resolved.config.model_copy(update=chosen)
-    return replace(resolved, config=config), device
 
 
 def same_run(
@@ -162,13 +149,6 @@ def extends(folder: RunFolder, old: Any, new: Any) -> bool:
 def as_typed(key: str, value: Any) -> str:
     """Return a setting as the command line takes it."""
     return shlex.quote(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
-
-
-def announce(learner: Learner, data: TrainingData, step: int, out: str) -> None:
-    """Refuse a run whose steps do not fit into memory, else log what will run."""
-    step_memory.check(learner, data.size)
-    for line in start_lines(learner, data, out, step):
-        logger.info(line)
 
 
 def train(
@@ -247,36 +227,3 @@ def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:
             logger.info(line)
     training.learner.ranks.max(0)  # waits: whoever called on another rank reads the summary
     return 0 if stopped_by in (0, TIME_UP) else 128 + stopped_by
-
-
-def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: bool = False) -> int:
-    """Take a few steps, write nothing, and report how long the run would take.
-
-    The steps are not compiled, which alone may take minutes.
-    """
-    resolved, device = choose_device(resolved, group)
-    ranks, config = group.ranks, resolved.config
-    with out_of_memory(resolved):
-        learner, data = assemble(resolved, device, ranks)
-        announce(learner, data, 0, "nothing is written")
-        times: list[float] = []
-        for step, batch in enumerate(data.loader.iterate(0, min(REHEARSED, config.steps))):
-            began = time.monotonic()
-            float(train_step(learner, batch, step).loss.detach())  # waits for the device
-            times.append(time.monotonic() - began)
-            # All ranks must stop after the same step: the next one has collectives.
-            if ranks.max(int(sum(times) > PATIENCE)):
-                break
-        data.close()
-    seconds = statistics.median(times[2:] or times[-1:])  # the first two warm up
-    expected = seconds * config.steps
-    hours = expected / 3600
-    logger.info(f"dry run: {seconds * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
-    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if load > cores:
-        logger.info(f"the machine is busy (load {load:.0f}, {cores} cores): alone it takes less")
-    if compilation.is_possible(learner, expected):
-        logger.info("measured without compiling, which may change it; compile=off never compiles")
-    if as_json and ranks.rank == 0:
-        print(json.dumps({"seconds_per_step": seconds, "steps": config.steps}))
-    return 0

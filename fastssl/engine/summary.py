@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+from fastssl.engine import step_memory
 from fastssl.engine.build import Learner, TrainingData
 from fastssl.engine.loop import Training
 from fastssl.engine.progress import LAST
 from fastssl.tracking.console import clock
+
+logger = logging.getLogger(__name__)
 
 
 class RunSummary(TypedDict, total=False):
@@ -79,6 +83,13 @@ def summarize(training: Training, metrics: Mapping[str, Any], status: str) -> Ru
         summary["checkpoint_seconds"] = round(training.writer.seconds, 3)
         summary["first_step_seconds"] = training.first_step and round(training.first_step, 3)
     return cast(RunSummary, summary)
+
+
+def announce(learner: Learner, data: TrainingData, step: int, out: str) -> None:
+    """Refuse a run whose steps do not fit into memory, else log what will run."""
+    step_memory.check(learner, data.size)
+    for line in start_lines(learner, data, out, step):
+        logger.info(line)
 
 
 def start_lines(learner: Learner, data: TrainingData, out: str, step: int) -> list[str]:

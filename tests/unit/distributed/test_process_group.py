@@ -19,7 +19,7 @@ from fastssl.config.resolve import load
 from fastssl.distributed import sync_batchnorm
 from fastssl.distributed.collectives import Ranks
 from fastssl.distributed.process_group import difference, join, joined, wrap
-from fastssl.engine import accumulate, devices, launch
+from fastssl.engine import accumulate, devices, dry_run, launch
 from fastssl.engine.build import build_model, make_learner
 from fastssl.engine.build_data import make_data
 from fastssl.engine.loop import train_step
@@ -378,7 +378,7 @@ def test_one_process_needs_no_group(monkeypatch):
 
 def rehearse(rank):
     """Estimate a run on two ranks of which one has no patience."""
-    launch.PATIENCE = 0.0 if rank else 600.0
+    dry_run.PATIENCE = 0.0 if rank else 600.0
     assert launch.run_training(load("digits", [*runs.TINY]), None, False, dry_run=True) == 0
 
 

@@ -13,9 +13,8 @@ from fastssl.config.resolve import load
 from fastssl.config.schema import RunConfig
 from fastssl.engine import devices, loop, optim
 from fastssl.engine.build import assemble, build_model
-from fastssl.engine.optim import Ema
+from fastssl.engine.optim import GROWTH_EVERY, START, Ema, Scaler
 from fastssl.engine.progress import TrainingProgress, evaluates
-from fastssl.engine.scaler import GROWTH_EVERY, START, Scaler
 from fastssl.models import build
 from tests.runs import TINY
 from tests.steps import gradients

@@ -13,7 +13,7 @@ import torch
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import Ranks
 from fastssl.distributed.process_group import Group
-from fastssl.engine import failures, launch, summary
+from fastssl.engine import dry_run, failures, launch, summary
 from fastssl.engine.loop import Training
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
@@ -115,10 +115,10 @@ def test_a_dry_run_never_compiles_and_says_when_compiling_may_change_it(
     data, monkeypatch, caplog, compiling, steps, said
 ):
     caplog.set_level("INFO")
-    monkeypatch.setattr(launch.compilation, "choose", None)
-    monkeypatch.setattr(launch.os, "getloadavg", lambda: (0.5, 0.5, 0.5))
+    monkeypatch.setattr(dry_run.compilation, "choose", None)
+    monkeypatch.setattr(dry_run.os, "getloadavg", lambda: (0.5, 0.5, 0.5))
     resolved = load("digits", [*TINY, f"steps={steps}", f"compile={compiling}"])
-    assert launch.rehearse(resolved, Group(Ranks())) == 0
+    assert dry_run.rehearse(resolved, Group(Ranks())) == 0
     assert sum("compil" in line for line in caplog.messages[6:]) == said
     assert "busy" not in caplog.text
 
@@ -127,19 +127,19 @@ def test_a_dry_run_of_slow_steps_ends_after_one_and_mentions_a_busy_machine(
     data, monkeypatch, caplog
 ):
     caplog.set_level("INFO")
-    monkeypatch.setattr(launch, "PATIENCE", 0.0)
-    monkeypatch.setattr(launch.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    monkeypatch.setattr(dry_run, "PATIENCE", 0.0)
+    monkeypatch.setattr(dry_run.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
     taken = []
-    real = launch.train_step
-    monkeypatch.setattr(launch, "train_step", lambda *given: taken.append(1) or real(*given))
-    assert launch.rehearse(load("digits", TINY), Group(Ranks())) == 0
+    real = dry_run.train_step
+    monkeypatch.setattr(dry_run, "train_step", lambda *given: taken.append(1) or real(*given))
+    assert dry_run.rehearse(load("digits", TINY), Group(Ranks())) == 0
     assert len(taken) == 1
     assert "load 99" in caplog.text and "busy" in caplog.text
 
 
 def test_a_dry_run_prints_one_json_object_on_request(data, capsys):
     resolved = load("digits", [*TINY, "steps=2"])
-    assert launch.rehearse(resolved, Group(Ranks()), as_json=True) == 0
+    assert dry_run.rehearse(resolved, Group(Ranks()), as_json=True) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["steps"] == 2 and 0 < printed["seconds_per_step"] < 60
 

@@ -14,7 +14,7 @@ from fastssl.distributed.collectives import Ranks
 from fastssl.engine import devices, loop
 from fastssl.engine.build import assemble
 from fastssl.engine.nonfinite import NonFiniteCheck
-from fastssl.engine.scaler import Scaler
+from fastssl.engine.optim import Scaler
 from fastssl.errors import DivergedError
 from tests import runs
 from tests.fake_cuda import fake_cuda, no_host_wait

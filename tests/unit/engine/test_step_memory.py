@@ -9,7 +9,7 @@ import torch
 from fastssl.algorithms import ALGORITHMS
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import Ranks
-from fastssl.engine import devices, launch, step_memory
+from fastssl.engine import devices, dry_run, launch, step_memory
 from fastssl.engine.build import assemble
 from fastssl.engine.loop import train_step
 from fastssl.errors import ResourceError

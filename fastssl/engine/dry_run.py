@@ -1,0 +1,53 @@
+"""`fastssl train --dry-run`: a few steps, and how long the run would take."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import statistics
+import time
+
+from fastssl.config.resolve import ResolvedConfig
+from fastssl.distributed import process_group
+from fastssl.engine import compilation, devices
+from fastssl.engine.build import assemble
+from fastssl.engine.failures import out_of_memory
+from fastssl.engine.loop import train_step
+from fastssl.engine.summary import announce
+
+logger = logging.getLogger(__name__)
+REHEARSED, PATIENCE = 10, 5.0  # a dry run starts no step after so many steps or seconds
+
+
+def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: bool = False) -> int:
+    """Take a few steps, write nothing, and report how long the run would take.
+
+    The steps are not compiled, which alone may take minutes.
+    """
+    resolved, device = devices.choose_for_run(resolved, group)
+    ranks, config = group.ranks, resolved.config
+    with out_of_memory(resolved):
+        learner, data = assemble(resolved, device, ranks)
+        announce(learner, data, 0, "nothing is written")
+        times: list[float] = []
+        for step, batch in enumerate(data.loader.iterate(0, min(REHEARSED, config.steps))):
+            began = time.monotonic()
+            float(train_step(learner, batch, step).loss.detach())  # waits for the device
+            times.append(time.monotonic() - began)
+            # All ranks must stop after the same step: the next one has collectives.
+            if ranks.max(int(sum(times) > PATIENCE)):
+                break
+        data.close()
+    seconds = statistics.median(times[2:] or times[-1:])  # the first two warm up
+    expected = seconds * config.steps
+    hours = expected / 3600
+    logger.info(f"dry run: {seconds * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > cores:
+        logger.info(f"the machine is busy (load {load:.0f}, {cores} cores): alone it takes less")
+    if compilation.is_possible(learner, expected):
+        logger.info("measured without compiling, which may change it; compile=off never compiles")
+    if as_json and ranks.rank == 0:
+        print(json.dumps({"seconds_per_step": seconds, "steps": config.steps}))
+    return 0
