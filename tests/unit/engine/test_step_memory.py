@@ -9,7 +9,7 @@ import torch
 from fastssl.algorithms import ALGORITHMS
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import Ranks
-from fastssl.engine import devices, dry_run, launch, step_memory
+from fastssl.engine import devices, launch, step_memory
 from fastssl.engine.build import assemble
 from fastssl.engine.loop import train_step
 from fastssl.errors import ResourceError
@@ -122,7 +122,7 @@ def test_the_parts_that_are_taken_already_count(data, monkeypatch):
 
 def test_a_dry_run_is_refused_too_and_no_step_is_taken(data, tmp_path, monkeypatch):
     monkeypatch.setattr(step_memory, "total", lambda: 1)
-    for module in ("loop", "launch"):
+    for module in ("loop", "dry_run"):
         monkeypatch.setattr(
             f"fastssl.engine.{module}.train_step", lambda *_: pytest.fail("a step was taken")
         )
