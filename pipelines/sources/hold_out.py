@@ -11,6 +11,7 @@ from pipelines.text import for_terminal
 
 FRACTION = 0.1
 FEW, FEW_PER_CLASS = 50, 10  # test images; fewer are warned about
+SHOWN = 5  # classes named in a warning
 
 
 def held_out(labels: Labels, keys: Sequence[str], share: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -55,14 +56,14 @@ def describe(
             f"{len(test):,} test images, {tested.min()} of the class {fewest}, are too few for a "
             f"test error that can be trusted; {more}"
         )
-    alone = [
-        for_terminal(name)
-        for name, count in zip(names, labeled + tested, strict=True)
-        if count == 1
-    ]
-    if alone:
-        shown = ", ".join(alone[:5]) + (f" and {len(alone) - 5:,} more" if len(alone) > 5 else "")
-        warnings.append(f"classes with one labeled image: {shown}")
+    for what, chosen in (
+        ("without a labeled training image", labeled == 0),
+        ("with one labeled image", labeled + tested == 1),
+    ):
+        found = [for_terminal(names[index]) for index in np.flatnonzero(chosen)]
+        if found:
+            more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+            warnings.append(f"classes {what}: {', '.join(found[:SHOWN])}{more}")
     return notes, warnings
 
 

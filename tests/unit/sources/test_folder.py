@@ -254,6 +254,11 @@ def test_a_list_of_test_images_is_tested_on_and_left_out_of_training(tmp_path):
     raw = open_source(str(source), Options(test_list=tested))
     assert labels_of(raw, "test") == {"picture1.jpg": 0, "picture2.jpg": 1, "loose1.jpg": 1}
     assert "2 test images are left out of training" in told(raw)
+    everything = [f"class1/picture{number}.jpg,class1" for number in range(4)]
+    only = open_source(
+        str(source), Options(test_list=write_list(tmp_path / "all.csv", *everything))
+    )
+    assert "classes without a labeled training image: class1" in told(only)
     (chunk,) = raw.splits["train"].chunks()
     assert len(chunk.paths) == 6 and not {*chunk.paths} & {str(source / "class1/picture2.jpg")}
     for rows, why in [
