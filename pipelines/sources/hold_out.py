@@ -60,7 +60,7 @@ def describe(
         ("without a labeled training image", labeled == 0),
         ("with one labeled image", labeled + tested == 1),
     ):
-        found = [for_terminal(names[index]) for index in np.flatnonzero(chosen)]
+        found = [for_terminal(names[index]) for index in np.flatnonzero(chosen).tolist()]
         if found:
             more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
             warnings.append(f"classes {what}: {', '.join(found[:SHOWN])}{more}")
