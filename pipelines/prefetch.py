@@ -29,9 +29,11 @@ Item = TypeVar("Item")
 
 HELD = 2  # items that a consumer may use: the current one and the one before it
 PATIENCE = 600.0  # seconds without an item after which the producer counts as stalled
-# The patience is divided into this many waits. A process that was stopped for longer than the
-# patience, by SIGSTOP or a suspended machine, uses up only one of them.
+# The patience is divided into at least this many waits, of at most a second. A process that was
+# stopped for longer than the patience, by SIGSTOP or a suspended machine, uses up only one.
 SLICES = 20
+GRACE = 5  # waits without an item after a stop request, as a sign that the producer is stalled
+CLOSING = 30.0  # seconds for which `close` waits for the thread
 
 
 class Closed(Exception):
@@ -47,7 +49,7 @@ class Ring(Generic[Buffer, Item]):
 
     `produce` is a generator function. It calls its argument to acquire a free buffer (and waits
     there if none is free), fills it and yields the item made of it. Item k stays valid until item
-    k + 2 is requested.
+    k + 2 is requested. Where `stop` returns True and no item comes, the iteration ends early.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Ring(Generic[Buffer, Item]):
         *,
         ahead: int,
         patience: float = PATIENCE,
+        stop: Callable[[], object] = lambda: False,
     ) -> None:
         self._produce = produce
+        self._stop = stop
         self._patience = patience
         self._free: queue.SimpleQueue[Buffer | None] = queue.SimpleQueue()  # None: wake up
         for _ in range(ahead + HELD):
@@ -92,12 +96,17 @@ class Ring(Generic[Buffer, Item]):
         return item
 
     def _wait(self) -> tuple[Buffer, Item] | BaseException:
-        for _ in range(SLICES):
+        slices, stopping = max(SLICES, round(self._patience)), 0
+        for _ in range(slices):
             try:
-                return self._ready.get(timeout=self._patience / SLICES)
+                return self._ready.get(timeout=self._patience / slices)
             except queue.Empty:
                 if not self._thread.is_alive() and self._ready.empty():
                     return StalledError("the thread has ended by itself")
+                stopping += bool(self._stop())
+                if stopping > GRACE:
+                    self._stalled = True
+                    return StopIteration()
         self._stalled = True
         return StalledError(f"nothing arrived for {self._patience:g} s")
 
@@ -107,7 +116,7 @@ class Ring(Generic[Buffer, Item]):
         self._closing.set()
         self._free.put(None)  # the producer may be waiting for a buffer
         if not self._stalled:
-            self._thread.join()
+            self._thread.join(CLOSING)
         atexit.unregister(self.close)
 
     def _acquire(self) -> Buffer:

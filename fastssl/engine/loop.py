@@ -10,6 +10,7 @@ import logging
 import signal
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,7 +118,10 @@ class Training:
         ranks = self.learner.ranks
         self.learner.student.train()
         begun, waited = time.monotonic(), self.data.loader.waited
-        for batch in self.data.loader.iterate(self.progress.step, self.config.steps):
+        # With several ranks the others wait in a collective: the launcher ends them all.
+        ask = partial(self.stop_request, stop) if ranks.world == 1 else bool
+        batch = None
+        for batch in self.data.loader.iterate(self.progress.step, self.config.steps, ask):
             self.out = train_step(self.learner, batch, self.progress.step)
             if self.first_step is None:
                 self.first_step = time.monotonic() - self.started
@@ -139,6 +143,10 @@ class Training:
                 begun, waited = time.monotonic(), self.data.loader.waited
             if stopped_by:
                 return stopped_by
+        if self.progress.step < self.config.steps:  # asked to stop while the reader was stalled
+            if batch is not None:
+                self.pause(batch, False, False, True)
+            return self.stop_request(stop)
         return 0
 
     def stop_request(self, stop: Stop) -> int:

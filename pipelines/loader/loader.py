@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -120,8 +120,12 @@ class Loader(AbstractContextManager["Loader"]):
                 made = self._make(plan, images, self._buffers())
         return self._receive(made)
 
-    def iterate(self, first: int, last: int) -> Iterator[Batch]:
+    def iterate(
+        self, first: int, last: int, stop: Callable[[], object] = lambda: False
+    ) -> Iterator[Batch]:
         """Yield the batches of the steps from `first` up to `last`, made in the background.
+
+        If the reader is stalled when `stop` returns True, the batches end early.
 
         On a CPU the images of a batch lie in buffers that are reused: those of step k are valid
         until the batch of step k + 2 is requested.
@@ -131,6 +135,7 @@ class Loader(AbstractContextManager["Loader"]):
             self._buffers,
             ahead=self.prefetch,
             patience=self.patience,
+            stop=stop,
         )
         self._rings.append(ring)
         try:

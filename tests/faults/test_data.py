@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -86,6 +87,29 @@ def test_a_hung_reader_is_told_of_and_the_run_goes_on_later(whole, tmp_path, tal
         assert "ResidentReader produced no batch: nothing arrived for 0.5 s" in text
         assert "Traceback" not in text
         assert runs.last(out)["trip"]["step"] == 3
+        assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+        runs.assert_same_run(whole, out)
+
+
+def hang_and_be_stopped(batch: int) -> None:
+    """Let the reader stop giving images, and the process get SIGTERM while it waits for them."""
+
+    def hang() -> None:
+        threading.Timer(1, os.kill, [os.getpid(), signal.SIGTERM]).start()
+        threading.Event().wait()
+
+    at_read(batch, hang)
+
+
+def test_a_signal_during_a_stall_saves_and_stops_at_once(whole, tmp_path, tally):
+    out, told = tmp_path / "run", tmp_path / "told"
+    with tally("signal while the reader hangs"):
+        began = time.monotonic()
+        before = places.quiet(told, partial(hang_and_be_stopped, 6))
+        assert runs.train(out, before=before) == 143, told.read_text()
+        assert time.monotonic() - began < 120  # the loader alone would wait for ten minutes
+        assert "Traceback" not in told.read_text()
+        assert runs.last(out)["trip"]["step"] == 5
         assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
         runs.assert_same_run(whole, out)
 

@@ -1,5 +1,6 @@
 import queue
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -106,3 +107,50 @@ def test_closing_ends_the_thread_and_the_producer():
     ring.close()
     ring.close()
     assert ended.is_set() and not thread.is_alive()
+
+
+def hanging(stuck):
+    """Return a producer that makes one item and then hangs."""
+
+    def produce(take):
+        take()
+        yield 0
+        stuck.wait()
+        raise AssertionError("the producer went on")
+
+    return produce
+
+
+def test_a_stop_request_ends_the_wait_for_a_stalled_producer():
+    stuck, asked = threading.Event(), threading.Event()
+    ring = Ring(hanging(stuck), list, ahead=1, patience=600, stop=asked.is_set)
+    try:
+        assert next(ring) == 0
+        threading.Timer(0.2, asked.set).start()
+        before = time.monotonic()
+        assert next(ring, "ended") == "ended"
+        assert time.monotonic() - before < 60
+        ring.close()  # does not wait for the thread
+        assert not stuck.is_set()
+    finally:
+        stuck.set()
+
+
+def test_a_stop_request_does_not_drop_an_item_that_is_there():
+    ring = Ring(*counting(range(3), []), ahead=1, stop=lambda: True)
+    assert [item[0] for item in ring] == [0, 1, 2]
+
+
+def test_closing_waits_for_a_thread_only_so_long(monkeypatch):
+    monkeypatch.setattr(ring_module, "CLOSING", 0.2)
+    stuck = threading.Event()
+    ring = Ring(hanging(stuck), list, ahead=1)
+    rescue = threading.Timer(60, stuck.set)
+    rescue.start()
+    try:
+        next(ring)
+        ring.close()
+        assert not stuck.is_set(), "it waited for its thread"
+    finally:
+        rescue.cancel()
+        stuck.set()
