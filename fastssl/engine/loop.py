@@ -107,6 +107,7 @@ class Training:
     started: float = field(default_factory=time.monotonic)
     out: StepOutput | None = None
     first_step: float | None = None  # seconds until the first step was done
+    explained: bool = False  # whether it was said why all images are trusted
 
     @property
     def config(self) -> RunConfig:
@@ -232,6 +233,22 @@ class Training:
         if self.record:
             self.record.write("train", self.progress.step, line)
         self.display.log_metrics(self.progress.step, line)
+        if line.get("trusted") == 1 and not self.explained:
+            self.explain_trusted()
+
+    def explain_trusted(self) -> None:
+        """Say once why every image is trusted, if the algorithm's thresholds are still low."""
+        algorithm, settings = self.learner.algorithm, self.learner.resolved.settings
+        if algorithm.thresholds is None:
+            return
+        classes = self.data.store.classes
+        highest = float(algorithm.thresholds(self.learner.state, settings, classes).max())
+        if highest < 1 / classes:  # less than the largest probability of any image
+            self.explained = True
+            logger.info(
+                "trusted 100 % is expected at the start: no class is learned yet, so the "
+                f"thresholds are low (at most {highest:.2g}); they rise with what is learned"
+            )
 
     def evaluate(self) -> bool:
         """Evaluate the EMA model; return True if it is the best so far.

@@ -137,6 +137,15 @@ def test_a_dry_run_of_slow_steps_ends_after_one_and_mentions_a_busy_machine(
     assert "load 99" in caplog.text and "busy" in caplog.text
 
 
+@pytest.mark.parametrize(("algorithm", "said"), [("flexmatch", 1), ("fixmatch", 0)])
+def test_that_all_is_trusted_at_first_is_explained_once(data, tmp_path, algorithm, said):
+    out = tmp_path / "run"
+    assert runs.train(out, "log_every=1", f"algorithm={algorithm}") == 0
+    text = (out / "log.txt").read_text()
+    assert text.count("trusted 100 % is expected") == said
+    assert "trusted 100 %  " in text or not said
+
+
 def test_a_dry_run_prints_one_json_object_on_request(data, capsys):
     resolved = load("digits", [*TINY, "steps=2"])
     assert dry_run.rehearse(resolved, Group(Ranks()), as_json=True) == 0
