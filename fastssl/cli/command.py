@@ -73,7 +73,7 @@ def config(
     from fastssl.config.resolve import load
     from fastssl.tracking.tables import show
 
-    show(configuration(load(config, overrides, trust_code=trust_code)), as_json)
+    show(configuration(load(config, overrides, trust_code=trust_code, complete=False)), as_json)
 
 
 @app.command(name="list", epilog="Example: fastssl list algorithms")

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from fastssl import plugins
 from fastssl.algorithms import ALGORITHMS, find_algorithm
 from fastssl.config import renamed
-from fastssl.config.messages import describe, nearest, raise_all
+from fastssl.config.messages import Problem, describe, nearest, raise_all
 from fastssl.config.schema import RunConfig
 from fastssl.config.yaml_files import parse_yaml, read_yaml
 from fastssl.errors import ConfigError, UserError
@@ -56,11 +56,12 @@ def load(
     overrides: list[str] | dict[str, Any] | None = None,
     *,
     trust_code: bool = False,
+    complete: bool = True,
 ) -> ResolvedConfig:
     """Load a configuration by name or path and apply `key=value` overrides (or a dict of them).
 
     Code that a run folder names is refused, unless `trust_code`; code that the overrides name was
-    chosen by the user.
+    chosen by the user. A configuration that is not `complete` may lack a store.
     """
     path = find(str(name))
     file = plugins.absolute_paths(flatten(read_yaml(path)))
@@ -75,6 +76,9 @@ def load(
     problems = renamed.old_names(given if written_by_us else {**file, **given})
     values, origins = combine(renamed.translate(file), renamed.translate(given), path.name)
     algorithm = values["algorithm"]
+    if complete and values.get("data") == "own" and values.get("store") is None:
+        fix = "type store=FOLDER; `fastssl convert` makes one"
+        problems.append(Problem("data=own needs a store", fix))
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:

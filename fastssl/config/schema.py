@@ -6,6 +6,7 @@ not matter (`keys_that_may_differ`). Nothing here imports torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
@@ -62,8 +63,9 @@ class RunConfig(BaseModel):
         default_factory=Settings, validate_default=True, json_schema_extra=IN_CELLS
     )
     """Settings of the chosen algorithm, typed algo.KEY=VALUE."""
-    labels: int | Literal["all"] = Field(40, json_schema_extra=IN_CELLS)
-    """Labeled images in total, equally many of each class; `all` takes every label."""
+    labels: int | str = Field(40, json_schema_extra=IN_CELLS)
+    """Labeled images in total, equally many of each class; `5/class` takes up to 5 of each class,
+    `all` every label."""
     label_file: str | None = Field(None, json_schema_extra=IN_CELLS)
     """File with the indices of the labeled images, such as a published split."""
     imbalance: float = Field(1.0, ge=1)
@@ -178,6 +180,20 @@ class RunConfig(BaseModel):
                 return name
         raise ValueError(f"no data set is named {brief(name)}{nearest(name, names)}")
 
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _labels_count(cls, value: Any, info: ValidationInfo) -> Any:
+        text = str(value) if isinstance(value, int | str) else ""
+        found = re.fullmatch(r"0*([1-9]\d{0,9})(/class)?", text)
+        if not found and text != "all":
+            raise ValueError(
+                f"labels is {brief(value)}; expected at least 1, N/class such as 5/class, or all"
+            )
+        dataset = str(info.data.get("data"))
+        if found and found[2] and dataset in DATASETS:
+            return int(found[1]) * DATASETS[dataset].classes
+        return int(found[1]) if found and not found[2] else text
+
     @field_validator("model")
     @classmethod
     def _model_exists(cls, name: str) -> str:
@@ -221,14 +237,10 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _possible(self) -> RunConfig:
-        if isinstance(self.labels, int) and self.labels < 1:
-            raise ValueError(f"labels is {self.labels}; expected at least 1, or all")
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} does not divide into {self.accumulate} parts")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0; or type nesterov=false")
-        if self.data == "own" and self.store is None:
-            raise ValueError("data=own needs a store: type store=FOLDER (see `fastssl convert`)")
         if self.data in DATASETS and isinstance(self.labels, int):
             classes = DATASETS[self.data].classes
             if self.labels % classes and self.imbalance == 1 and not self.label_file:

@@ -76,6 +76,7 @@ def make_data(resolved: ResolvedConfig, store: Store, world: int) -> tuple[Split
     split = make_split(
         labels,
         store.classes,
+        class_names=store.class_names,
         labels_wanted="all" if everything else config.labels,
         seed=config.seed if config.split_seed is None else config.split_seed,
         include_labeled=config.include_labeled,

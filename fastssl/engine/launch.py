@@ -67,7 +67,8 @@ def default_folder(resolved: ResolvedConfig) -> Path:
     """Return runs/DATA-ALGORITHM-LABELS-sSEED."""
     config = resolved.config
     data, algorithm = plugins.short_name(config.data), resolved.algorithm.name
-    return Path("runs") / f"{data}-{algorithm}-{config.labels}-s{config.seed}"
+    labels = str(config.labels).replace("/", "-per-")
+    return Path("runs") / f"{data}-{algorithm}-{labels}-s{config.seed}"
 
 
 def start(

@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+import numpy as np
+
 from fastssl.engine import step_memory
 from fastssl.engine.build import Learner, TrainingData
 from fastssl.engine.loop import Training
 from fastssl.engine.progress import LAST
 from fastssl.tracking.console import clock
+from pipelines.text import for_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,7 @@ class RunSummary(TypedDict, total=False):
     first_step_seconds: float | None
 
 
+SHOWN = 10  # names of classes in a line
 LAST_METRICS = ("top5_error", "precision", "recall", "f1", "auc", "ece", "class_accuracy")
 
 
@@ -101,9 +105,9 @@ def start_lines(learner: Learner, data: TrainingData, out: str, step: int) -> li
     parameters = sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
     unlabeled = config.batch * (config.ratio or algorithm.ratio) * algorithm.unlabeled
     ranks = f", {learner.ranks.world} ranks" if learner.ranks.world > 1 else ""
-    advice = []
+    advice = few_labels(learner, data)
     if not data.evaluations:
-        advice = ["note    no image to evaluate on; validation=0.2 holds out a fifth of the labels"]
+        advice += ["note    no image to evaluate on; validation=0.2 holds out labeled images"]
     return [
         f"data    {store.name}: {len(split.labeled):,} labeled, {len(split.unlabeled):,} "
         f"unlabeled{held}, {test:,} to test, {store.classes} classes",
@@ -116,6 +120,18 @@ def start_lines(learner: Learner, data: TrainingData, out: str, step: int) -> li
         f"{unlabeled} unlabeled images each",
         *advice,
     ]
+
+
+def few_labels(learner: Learner, data: TrainingData) -> list[str]:
+    """Return a line on the classes that have fewer labels than `labels=N/class` asks for."""
+    wanted, store = str(learner.resolved.config.labels), data.store
+    if not wanted.endswith("/class"):
+        return []
+    counts = np.bincount(store.labels("train")[data.split.labeled], minlength=store.classes)
+    few = np.flatnonzero(counts < int(wanted.removesuffix("/class")))
+    names = ", ".join(f"{for_terminal(store.class_names[c])} ({counts[c]})" for c in few[:SHOWN])
+    more = f" and {len(few) - SHOWN:,} more" if len(few) > SHOWN else ""
+    return [f"note    fewer labels than {wanted}: {names}{more}"] if len(few) else []
 
 
 def end_lines(summary: RunSummary, path: Path) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastssl import plugins
-from pipelines.errors import ConfigError
+from pipelines.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -99,7 +99,15 @@ def _build_plugin(name: str, classes: int, heads: dict[str, int]) -> nn.Module:
             f"the algorithm needs the extra heads {', '.join(heads)}, but {name} takes none",
             "give its function an argument `heads`, or choose another algorithm",
         )
-    model = build(classes, heads=heads) if takes_heads else build(classes)
+    try:
+        model = build(classes, heads=heads) if takes_heads else build(classes)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{name} failed with {classes} classes: {type(error).__name__}: {error}",
+            "let it take the number of classes and return a torch.nn.Module",
+        ) from error
     if not isinstance(model, nn.Module):
         raise ConfigError(f"{name} returned a {type(model).__name__}", "return a torch.nn.Module")
     return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pipelines.convert.ensure import ensure_store
 from pipelines.loader.loader import Loader
@@ -19,7 +19,7 @@ WEAK_AND_STRONG = {"weak": "weak", "strong": "strong"}
 def open_loader(
     store: Store | str | os.PathLike[str],
     *,
-    labels: int | Literal["all"] = "all",
+    labels: int | str = "all",
     batch: int = 64,
     ratio: int = 7,
     seed: int = 0,

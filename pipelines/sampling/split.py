@@ -7,7 +7,6 @@ labels includes all images of a smaller one.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +31,9 @@ def make_split(
     labels: npt.NDArray[np.int64],
     classes: int,
     *,
-    labels_wanted: int | Literal["all"],
+    labels_wanted: int | str,
     seed: int,
+    class_names: Sequence[str] | None = None,
     include_labeled: bool = True,
     imbalance: float = 1.0,
     unlabeled_imbalance: float = 1.0,
@@ -45,8 +45,10 @@ def make_split(
     Args:
         labels: the class of every training image; -1 where it has no label.
         classes: the number of classes.
-        labels_wanted: the number of labeled images, or "all" that have a label.
+        labels_wanted: the number of labeled images, "N/class" for up to N of each class, or "all"
+            that have a label.
         seed: selects the images.
+        class_names: the names of the classes, for messages.
         include_labeled: whether the unlabeled set contains the labeled images too.
         imbalance: images of the most frequent class over the least, among the labeled.
         unlabeled_imbalance: the same among the unlabeled, by their true classes.
@@ -60,7 +62,8 @@ def make_split(
     free = np.array(labels, dtype=np.int64)  # the class; -1 if it has no label or is held out
     free[held_out] = -1
     if published is None:
-        labeled = _choose_labeled(free, classes, labels_wanted, imbalance, seed)
+        names = class_names or [str(group) for group in range(classes)]
+        labeled = _choose_labeled(free, names, labels_wanted, imbalance, seed)
     else:
         labeled = published
         _check_published(len(published), labels_wanted, imbalance, index_file)
@@ -132,9 +135,7 @@ def _check_ratio(name: str, ratio: float) -> None:
         )
 
 
-def _check_published(
-    found: int, wanted: int | Literal["all"], imbalance: float, path: Path | None
-) -> None:
+def _check_published(found: int, wanted: int | str, imbalance: float, path: Path | None) -> None:
     if wanted not in ("all", found):
         raise ConfigError(
             f"labels={wanted}, but the split {path} names {found:,} images",
@@ -195,31 +196,54 @@ def _hold_out(
 
 def _choose_labeled(
     labels: npt.NDArray[np.int64],
-    classes: int,
-    wanted: int | Literal["all"],
+    names: Sequence[str],
+    wanted: int | str,
     imbalance: float,
     seed: int,
 ) -> Indices:
+    classes = len(names)
     available = np.bincount(labels[labels >= 0], minlength=classes)
     if wanted == "all":
         if imbalance == 1:
             return np.flatnonzero(labels >= 0)
         return _pick(labels, _largest_tail(available, imbalance), seed, "label")
+    if isinstance(wanted, str):
+        return _pick(labels, _up_to(wanted, available, names, imbalance), seed, "label")
     if wanted < classes or (imbalance == 1 and wanted % classes):
-        near = max(round(wanted / classes), 1) * classes
+        near = max(round(wanted / classes), 1)
         raise ConfigError(
             f"labels={wanted} cannot be divided equally among {classes} classes",
-            f"type a multiple of {classes}, for example labels={near}, or labels=all",
+            f"type a multiple of {classes}, for example labels={near * classes}, or "
+            f"labels={near}/class, or labels=all",
         )
     counts = _apportion(profile(classes, imbalance), wanted)
     for group, count in enumerate(counts):
         if not 0 < count <= available[group]:
             raise ConfigError(
-                f"labels={wanted} needs {count:,} labeled images of class {group}, "
-                f"which has {available[group]:,}",
-                "change labels, imbalance or validation, or type labels=all",
+                f"labels={wanted} needs {count:,} labeled images of class "
+                f"{for_terminal(names[group])}, which has {available[group]:,}",
+                "change labels, imbalance or validation, or type labels=all"
+                + (f", or labels={count}/class for as many as there are" if imbalance == 1 else ""),
             )
     return _pick(labels, counts, seed, "label")
+
+
+def _up_to(
+    wanted: str, available: npt.NDArray[np.int64], names: Sequence[str], imbalance: float
+) -> list[int]:
+    """Return the images of every class that `labels=N/class` means: N, or as many as there are."""
+    if imbalance != 1:
+        raise ConfigError(
+            f"imbalance={imbalance} contradicts labels={wanted}",
+            "remove imbalance, or type the number of all labels",
+        )
+    empty = np.flatnonzero(available == 0)
+    if len(empty):
+        raise ConfigError(
+            f"{len(empty)} classes have no labeled image, such as {for_terminal(names[empty[0]])}",
+            "label some of their images, or convert without these classes",
+        )
+    return [int(count) for count in np.minimum(int(wanted.removesuffix("/class")), available)]
 
 
 def _largest_tail(available: npt.NDArray[np.int64], ratio: float) -> list[int]:

@@ -33,6 +33,12 @@ def build(classes):
 
 def wrong(classes):
     return "not a network"
+
+def broken(classes):
+    return Net(classes, 3)
+
+def bare():
+    return Net(3)
 """
 
 ALGORITHM = '''
@@ -204,9 +210,23 @@ def test_what_a_file_gives_is_looked_at(outside: Path) -> None:
 
     with pytest.raises(ConfigError, match="returned a str"):
         models.build(f"{outside}/net.py:wrong", classes=3)
+    for name in ("broken", "bare"):
+        with pytest.raises(ConfigError, match="failed with 3 classes: TypeError") as caught:
+            models.build(f"{outside}/net.py:{name}", classes=3)
+        assert len(str(caught.value).splitlines()) == 2
     with pytest.raises(ConfigError, match="has no nothing"):
         models.build(f"{outside}/net.py:nothing", classes=3)
     with pytest.raises(ConfigError, match="extra heads rotation"):
         models.build(f"{outside}/net.py:build", classes=3, heads={"rotation": 4})
     with pytest.raises(ConfigError, match="returned a int"):
         ensure_plugin_store(f"{outside}/sets.py:wrong")
+
+
+def test_the_model_of_the_manual_trains(
+    outside: Path, monkeypatch: pytest.MonkeyPatch, data: Path
+) -> None:
+    monkeypatch.setenv("FASTSSL_DATA", str(data))
+    text = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+    (outside / "net.py").write_text(text.split("```python\n# net.py\n")[1].split("```")[0])
+    settings = {**TINY, "batch": 10, "algorithm": "supervised"}
+    assert fastssl.train("digits", model="net.py:build", out="run", **settings)["steps"] == 4

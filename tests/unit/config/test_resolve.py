@@ -226,7 +226,8 @@ def test_where_a_key_may_differ_is_metadata_of_its_field():
     assert ranks < resume < cells < paper < set(RunConfig.model_fields)
     assert ranks == {"store", "threads", "loader_threads", "reader"}
     assert "max_time" in resume and "seed" not in resume and "seed" in cells
-    assert paper - cells == {"precision"} and "steps" not in paper
+    assert paper - cells == {"precision", "eval_every", "eval_every_late"}
+    assert "steps" not in paper
 
 
 def test_every_registered_reader_is_accepted_and_no_other():
@@ -261,3 +262,18 @@ def test_an_average_out_of_its_range_is_refused():
         load("cifar10", ["ema=1"])
     with pytest.raises(ConfigError, match="bn_momentum"):
         load("cifar10", ["bn_momentum=often"])
+
+
+def test_labels_per_class_are_a_number_where_the_classes_are_known():
+    assert load("digits", ["labels=5/class"]).config.labels == 50
+    assert load("own", ["store=x", "labels=5/class"]).config.labels == "5/class"
+    assert load("own", ["store=x", "labels=40"]).config.labels == 40
+    for wrong in ("0/class", "five", "5/klass", "-3", "0", "1.5", "[4]"):
+        with pytest.raises(ConfigError, match=r"labels is .*; expected at least 1, N/class"):
+            load("own", ["store=x", f"labels={wrong}"])
+
+
+def test_the_keys_of_own_images_are_shown_without_a_store():
+    assert load("own", complete=False).config.store is None
+    with pytest.raises(ConfigError, match="needs a store"):
+        load("own")

@@ -193,3 +193,25 @@ def test_an_unlabeled_tail_needs_true_classes():
     labels = np.concatenate([LABELS, [-1]])
     with pytest.raises(ConfigError, match="class of every unlabeled image"):
         split(labels, unlabeled_imbalance=10)
+
+
+def test_n_per_class_takes_as_many_as_there_are():
+    labels = np.array([0] * 9 + [1] * 3 + [2] * 7 + [-1] * 5)
+    split = make_split(labels, 3, labels_wanted="5/class", seed=0)
+    assert np.bincount(labels[split.labeled]).tolist() == [5, 3, 5]
+    more = make_split(labels, 3, labels_wanted="7/class", seed=0)
+    assert set(split.labeled) <= set(more.labeled)
+    equal = make_split(labels, 3, labels_wanted="3/class", seed=0)
+    assert equal.labeled.tolist() == make_split(labels, 3, labels_wanted=9, seed=0).labeled.tolist()
+    with pytest.raises(ConfigError, match="contradicts labels=5/class"):
+        make_split(labels, 3, labels_wanted="5/class", seed=0, imbalance=2)
+
+
+def test_messages_name_classes():
+    labels = np.array([0] * 9 + [1] * 3)
+    names = ["rose", "tulip\x1b[31m", "daisy"]
+    with pytest.raises(ConfigError, match="no labeled image, such as daisy"):
+        make_split(labels, 3, labels_wanted="5/class", seed=0, class_names=names)
+    with pytest.raises(ConfigError, match="of class tulip") as caught:
+        make_split(labels, 2, labels_wanted=10, seed=0, class_names=names[:2])
+    assert "labels=5/class" in caught.value.fix and "\x1b" not in str(caught.value)
