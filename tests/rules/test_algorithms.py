@@ -3,24 +3,17 @@
 import copy
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
-from torch import nn
 
 import fastssl.algorithms
-from fastssl import models
 from fastssl.algorithms import ALGORITHMS, Nets
-from fastssl.algorithms.common import losses
 from fastssl.cli import listing
 from fastssl.distributed.collectives import Ranks
 from pipelines.loader.batch import Batch
-from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.steps import (
-    CLASSES,
     LABELED,
     UNLABELED,
     facts,
@@ -80,7 +73,7 @@ CHUNKED = {"mixmatch": 2 + 1 + 2 * 2, "remixmatch": 1 + 1 + 3 * 2 + 1 + 1}
 
 
 @EVERY
-def test_the_list_tells_views_and_forward_passes_as_they_are(name):
+def test_the_list_names_the_views_and_counts_the_forward_passes(name):
     (row,) = [row for row in listing.rows("algorithms") if row["name"] == name]
     assert row["what"].endswith(".") and ". " not in row["what"], "one sentence"
     assert row["views"].split(" + ") == (list(ALGORITHMS[name].views.values()) or ["-"])
@@ -88,8 +81,8 @@ def test_the_list_tells_views_and_forward_passes_as_they_are(name):
     for net in (nets.student, nets.teacher):
         net.register_forward_hook(lambda *_: passes.append(1))
     take(name, nets)
-    told = row["forward passes"]
-    assert len(passes) == (CHUNKED[name] if "chunks" in told else int(told.split(":")[0]))
+    listed = row["forward passes"]
+    assert len(passes) == (CHUNKED[name] if "chunks" in listed else int(listed.split(":")[0]))
 
 
 @EVERY
@@ -102,8 +95,8 @@ def test_a_step_moves_the_weights_and_keeps_no_graph(name):
     assert any((before[0][k] != v).any() for k, v in student.items() if "weight" in k)
     assert all(torch.equal(before[1][k], v) for k, v in teacher.items())
     assert all(p.grad is None for p in nets.teacher.parameters())
-    told = [*out.metrics.values(), *out.tables.values(), out.pseudo_label, out.trusted]
-    assert not any(value.requires_grad for value in told if value is not None)
+    values = [*out.metrics.values(), *out.tables.values(), out.pseudo_label, out.trusted]
+    assert not any(value.requires_grad for value in values if value is not None)
     assert all(value.ndim == 0 for value in out.metrics.values())
     assert "loss/labeled" in out.metrics
     if out.pseudo_label is not None:
@@ -219,65 +212,6 @@ def test_flexmatch_compiles():
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "flexmatch"])
 def test_a_step_compiles(name):
     compiled_equals_eager(name, "inductor", INDUCTOR.get(name, 1e-5))
-
-
-def step_on_fake_cuda(name, model, size, monkeypatch):
-    """Run forward and loss as CUDA would, in bfloat16, and refuse to wait for the device."""
-    algorithm = ALGORITHMS[name]
-    # a gradient inside the step needs a driver; its forward does not
-    monkeypatch.setattr(losses, "input_gradient", lambda function, at: at * function(at))
-    with fake_cuda(), torch.device("cuda"):
-        student, teacher = cuda_network(model), cuda_network(model)
-        batch = make_cuda_batch(algorithm, size)
-        config = algorithm.config()
-        shares = torch.full((CLASSES,), 1 / CLASSES)
-        state = algorithm.init_state(config, replace(facts(), labeled_shares=shares, device="cuda"))
-        progress = torch.zeros(())
-        with no_host_wait(), torch.autocast("cuda", torch.bfloat16):
-            out = algorithm.step(Nets(student, teacher), batch, state, config, progress, Ranks())
-            assert student(batch.images).dtype == torch.bfloat16, "autocast is off"
-        for value in (out.loss, *out.metrics.values(), *state.values()):
-            assert value.device.type == "cuda"
-        assert out.loss.dtype == torch.float32
-
-
-def cuda_network(model):
-    """Build as `build` does; fake parameters cannot be moved or laid out anew in place."""
-    with mock.patch("torch.cuda.is_available", lambda: False):  # else constants look for a driver
-        net = models._build(model, CLASSES, "torchssl", {"rotation": 4})
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            laid = torch.empty_like(module.weight, memory_format=torch.channels_last)
-            module.weight = nn.Parameter(laid)
-    return net
-
-
-def make_cuda_batch(algorithm, size):
-    def pictures(count):
-        return torch.empty(count, 3, size, size).contiguous(memory_format=torch.channels_last)
-
-    count = 8 if algorithm.views else 0
-    place = torch.zeros(count, dtype=torch.int64)
-    return Batch(
-        images=pictures(4),
-        labels=torch.zeros(4, dtype=torch.int64),
-        views={view: pictures(count) for view in algorithm.views},
-        position=place,
-        global_positions=place,
-        key=torch.zeros(2, dtype=torch.int64),
-    )
-
-
-@EVERY
-def test_a_step_would_run_on_cuda_without_waiting(name, monkeypatch):
-    step_on_fake_cuda(name, "wrn-10-1", 8, monkeypatch)
-
-
-@pytest.mark.slow
-@EVERY
-@pytest.mark.parametrize(("model", "size"), [("wrn-28-2", 32), ("resnet50", 64)])
-def test_a_large_step_would_run_on_cuda_without_waiting(name, model, size, monkeypatch):
-    step_on_fake_cuda(name, model, size, monkeypatch)
 
 
 @EVERY

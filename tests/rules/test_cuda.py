@@ -1,20 +1,50 @@
 """What every algorithm would do on CUDA with the networks of the paper: types and layouts."""
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
 from torch import nn
 
+from fastssl import models
 from fastssl.algorithms import ALGORITHMS, Nets
 from fastssl.algorithms.common import losses
 from fastssl.distributed.collectives import Ranks
+from pipelines.loader.batch import Batch
 from tests.fake_cuda import fake_cuda, no_host_wait
-from tests.rules.test_algorithms import cuda_network, make_cuda_batch
 from tests.steps import CLASSES, facts
 
-NETWORKS = {"wrn-28-2": 16, "resnet50": 32}  # with the side of the images
+SMALL = {"wrn-10-1": 8}  # network: side of the images
+NETWORKS = {"wrn-28-2": 16, "resnet50": 32}
 QUICK = ("flexmatch", "remixmatch", "meanteacher")
+
+
+def cuda_network(model):
+    """Build as `build` does; fake parameters cannot be moved or laid out anew in place."""
+    with mock.patch("torch.cuda.is_available", lambda: False):  # else constants look for a driver
+        net = models._build(model, CLASSES, "torchssl", {"rotation": 4})
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            laid = torch.empty_like(module.weight, memory_format=torch.channels_last)
+            module.weight = nn.Parameter(laid)
+    return net
+
+
+def make_cuda_batch(algorithm, size):
+    def make_images(count):
+        return torch.empty(count, 3, size, size).contiguous(memory_format=torch.channels_last)
+
+    count = 8 if algorithm.views else 0
+    positions = torch.zeros(count, dtype=torch.int64)
+    return Batch(
+        images=make_images(4),
+        labels=torch.zeros(4, dtype=torch.int64),
+        views={view: make_images(count) for view in algorithm.views},
+        position=positions,
+        global_positions=positions,
+        key=torch.zeros(2, dtype=torch.int64),
+    )
 
 
 def layers_are_half_and_channels_last(model, seen, halves):
@@ -55,7 +85,7 @@ def step(name, model, monkeypatch):
     with fake_cuda(), torch.device("cuda"):
         nets = Nets(cuda_network(model), cuda_network(model))
         layers_are_half_and_channels_last(nets.student, seen, halves)
-        batch = make_cuda_batch(algorithm, NETWORKS[model])
+        batch = make_cuda_batch(algorithm, (SMALL | NETWORKS)[model])
         config = algorithm.config()
         shares = torch.full((CLASSES,), 1 / CLASSES)
         state = algorithm.init_state(config, replace(facts(), labeled_shares=shares, device="cuda"))
@@ -71,6 +101,11 @@ def step(name, model, monkeypatch):
     assert sum(halves) >= used
     assert all(halves) or name == "vat"
     assert len(seen) >= 2 * used - 5  # shortcuts have no BatchNorm, and two have no reader
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_a_step_would_run_on_cuda_without_waiting(name, monkeypatch):
+    step(name, "wrn-10-1", monkeypatch)
 
 
 @pytest.mark.parametrize("model", NETWORKS)

@@ -198,11 +198,11 @@ def test_stores_are_read_without_torch_or_any_extra(data):
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_paths_are_escaped_and_come_back(seed):
-    random = np.random.default_rng(seed)
+def test_paths_are_escaped_and_come_back():
+    random = np.random.default_rng(0)
     alphabet = [*"ab\\x0u1\n\r\t,\"' é€", "\udcff", "\udc80", "\x85", "\u2028", "\0", "\x7f"]
-    path = "".join(random.choice(alphabet, 30))
-    text = escape(path)
-    assert unescape(text) == path
-    assert len(text.splitlines()) == 1 and text.encode()
+    for _ in range(20):
+        path = "".join(random.choice(alphabet, 30))
+        text = escape(path)
+        assert unescape(text) == path
+        assert len(text.splitlines()) == 1 and text.encode()
