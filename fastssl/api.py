@@ -16,11 +16,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pipelines.errors import ConfigError as ConfigError
-from pipelines.errors import DataError as DataError
-from pipelines.errors import DivergedError as DivergedError
-from pipelines.errors import ResourceError as ResourceError
-from pipelines.errors import UserError as UserError
+from pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from fastssl.inference.predictor import Predictor

@@ -45,6 +45,12 @@ class Preprocessing(TypedDict):
     resize: str
 
 
+class SavedProgress(TypedDict):
+    """The fields of TrainingProgress."""
+
+    step: int
+
+
 @with_config(ConfigDict(arbitrary_types_allowed=True))
 class CheckpointContent(TypedDict):
     """The content of a checkpoint file; the keys are those of version 0.1.0."""
@@ -55,7 +61,7 @@ class CheckpointContent(TypedDict):
     scaler: dict[str, Tensor]
     state: dict[str, Tensor]  # the algorithm's
     quality: Tensor  # pseudo-label counts since the last log step, mean over ranks
-    trip: dict[str, Any]  # fields of TrainingProgress
+    trip: SavedProgress
     config: dict[str, Any]
     store: str  # checksum of its manifest; its fingerprint is among the inputs
     # Version 0.1.0 wrote none of the next three.

@@ -113,7 +113,7 @@ def same_run(
     """Refuse to resume with settings other than the run's; keep what `auto` chose then.
 
     A finished run may get more steps. A file of the user's may have moved if `content`, the
-    checkpoint to go on from, has its hash, which `check_inputs` compares.
+    checkpoint to go on from, has its hash, which `resume_from` compares.
     """
     saved = saved_values(folder.read_config())
     wanted = flatten(resolved.as_dict())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from fastssl.engine import checkpoint
 from fastssl.engine.build import Learner, TrainingData
 from fastssl.engine.build_data import changed_inputs
-from fastssl.engine.checkpoint import CheckpointContent
+from fastssl.engine.checkpoint import CheckpointContent, SavedProgress
 from fastssl.engine.progress import TrainingProgress
 from fastssl.errors import DataError
 from fastssl.tracking.run_dir import RunFolder
@@ -36,7 +36,7 @@ def snapshot(
         "scaler": learner.scaler.state,
         "state": learner.state,
         "quality": quality,
-        "trip": asdict(progress),
+        "trip": cast(SavedProgress, asdict(progress)),
         "config": learner.resolved.as_dict(),
         "store": store.manifest_digest,
         "store_name": store.name,

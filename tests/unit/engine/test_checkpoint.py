@@ -253,6 +253,7 @@ def test_the_thread_ends_with_the_writer(folder):
         ("classes", None),
         ("preprocessing", {"size": "large"}),
         ("trip", None),
+        ("trip", {"step": "many"}),
         ("store", 7),
         ("inputs", {"model": 5}),
         ("quality", "none"),

@@ -274,8 +274,8 @@ def enlarge_a_momentum(content):
         entry["momentum_buffer"] = longer(entry["momentum_buffer"])
 
 
-def break_the_step(content):
-    content["trip"]["step"] = "many"
+def break_the_progress(content):
+    content["trip"]["errors"] = "many"
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def break_the_step(content):
         enlarge_the_state,
         drop_the_groups,
         enlarge_a_momentum,
-        break_the_step,
+        break_the_progress,
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_in_two_lines(place, harm):
