@@ -1,16 +1,14 @@
 """Worker processes that prepare chunks in parallel and return them in order."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from multiprocessing.connection import Connection
+from multiprocessing import Pipe
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 from pipelines.convert.images import Target
 from pipelines.convert.worker import Prepared, prepare_all
@@ -30,7 +28,7 @@ class Pool:
 
     `ProcessPoolExecutor` is not used: its processes import the caller's `__main__` again, so that
     a script without a `__main__` guard would convert in every worker, and they outlive a killed
-    parent. Ours are fresh interpreters that end when their socket is closed. They are not forks:
+    parent. Ours are fresh interpreters that end when their pipe is closed. They are not forks:
     a fork of a process with threads may hang.
     """
 
@@ -80,10 +78,10 @@ class Pool:
 
 
 class _Worker:
-    """One process and our end of its socket."""
+    """One process and our end of its pipe."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
+        self.channel, theirs = Pipe()
         # Without `site`, whose import takes as long as ten photos; the path is ours, as it is.
         path = [str(Path(__file__).resolve().parents[2]), *sys.path]
         program = (
@@ -98,7 +96,6 @@ class _Worker:
             start_new_session=True,
         )
         theirs.close()
-        self.channel: Connection[Any, Any] = Connection(ours.detach())
 
     def prepare(self, chunk: Chunk, target: Target) -> Prepared:
         """Send a chunk and wait for the answer."""

@@ -35,7 +35,10 @@ def prepare(chunk: Chunk, target: Target) -> Prepared:
     bad: list[Skipped] = []
     for index in range(len(chunk.labels)):
         try:
-            image = _open(chunk, index)
+            if chunk.images is not None:
+                image = Image.fromarray(chunk.images[index])
+            else:
+                image = load(chunk.files[index])
             image = fit(image, target.size, target.resize, many=target.many)
         except BadImageError as error:
             bad.append(Skipped(chunk.paths[index], str(error)))
@@ -48,20 +51,13 @@ def prepare(chunk: Chunk, target: Target) -> Prepared:
     return Prepared(np.stack(done) if done and target.quality is None else done, kept, bad, levels)
 
 
-def _open(chunk: Chunk, index: int) -> Image.Image:
-    if chunk.images is not None:
-        return Image.fromarray(chunk.images[index])
-    assert chunk.files is not None
-    return load(chunk.files[index])
-
-
 def prepare_all(chunks: Iterable[Chunk], target: Target) -> Iterator[tuple[Chunk, Prepared]]:
     """Prepare chunks one after another in this process."""
     return ((chunk, prepare(chunk, target)) for chunk in chunks)
 
 
 def main(channel: int) -> None:
-    """Prepare chunks from a socket until its other end is closed."""
+    """Prepare chunks from a pipe until its other end is closed."""
     with Connection(channel) as connection:
         try:
             while True:

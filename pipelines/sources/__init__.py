@@ -68,7 +68,7 @@ class Chunk:
     labels: Labels
     paths: Sequence[str]  # where each image comes from, for index.csv
     images: Pixels | None = None
-    files: Sequence[str] | None = None  # image files to open if `images` is None
+    files: Sequence[str] = ()  # image files to open if `images` is None
 
 
 @dataclass(frozen=True)
