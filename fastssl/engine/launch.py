@@ -224,7 +224,8 @@ def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:
         if training.record and training.config.tensorboard:
             tensorboard.log_hparams(training.record, training.learner.resolved, summary)
         logger.info("")
-        for line in end_lines(summary, folder.path):
+        own_model = "model" in plugins.code_files(training.learner.resolved.as_dict())
+        for line in end_lines(summary, folder.path, own_model=own_model):
             logger.info(line)
     training.learner.ranks.max(0)  # waits: whoever called on another rank reads the summary
     return 0 if stopped_by in (0, TIME_UP) else 128 + stopped_by

@@ -134,8 +134,11 @@ def few_labels(learner: Learner, data: TrainingData) -> list[str]:
     return [f"note    fewer labels than {wanted}: {names}{more}"] if len(few) else []
 
 
-def end_lines(summary: RunSummary, path: Path) -> list[str]:
-    """Return the table at the end of a run, with the next command to type."""
+def end_lines(summary: RunSummary, path: Path, *, own_model: bool = False) -> list[str]:
+    """Return the table at the end of a run, with the next command to type.
+
+    `own_model` says that the model is a file of the user's, which needs consent to be run again.
+    """
     rows = [
         *error_rows(summary),
         ("time", f"{clock(summary['seconds'])} for {summary['steps']:,} steps"),
@@ -146,7 +149,11 @@ def end_lines(summary: RunSummary, path: Path) -> list[str]:
         rows.append(("fp16 skipped", f"{summary['fp16_skipped']:,} steps, for an overflow"))
     lines = [f"{name:<14}{value}" for name, value in rows]
     if summary["status"] == "finished":
-        return [*lines, f"next: {shlex.join(['fastssl', 'eval', str(path)])}"]
+        verb = (
+            ["eval", str(path)] if summary["best_chosen_on"] else ["predict", str(path), "IMAGES"]
+        )
+        verb += ["--trust-code"] if own_model else []
+        return [*lines, f"next: {shlex.join(['fastssl', *verb])}"]
     return [*lines, f"{summary['status']} and saved; to go on: {resume_command(sys.argv)}"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,13 @@ def load_config(
     if "data" in files:
         place = default_place(content.get("store_name") or plugins.short_name(saved["data"]))
         given |= {"data": "own", "store": saved.get("store") or str(place)}
-    needed = ["model", "algorithm"] if trust_code else ["model"]
-    given |= {key: trained_code(folder, content, key, saved) for key in needed if key in files}
+    if "model" in files:
+        given["model"] = trained_code(folder, content, "model", saved)
+    if "algorithm" in files and trust_code:
+        with suppress(DataError):  # the file is gone
+            given["algorithm"] = trained_code(folder, content, "algorithm", saved)
     plugins.require_trust(given, folder.config, trust_code=trust_code)
-    if "algorithm" not in files or trust_code:
+    if "algorithm" not in files or "algorithm" in given:
         return load(folder.config, given)
     # An algorithm of ours stands in for the one that is not loaded.
     given["algorithm"] = RunConfig.model_fields["algorithm"].default
@@ -84,13 +88,14 @@ def trained_code(
     folder: RunFolder, content: CheckpointContent, key: str, saved: dict[str, Any]
 ) -> str:
     """Return a reference to the file of the user's that a run was trained with."""
-    sha256 = content.get("inputs", {}).get(key)
-    reference: str = saved[key]
+    original, sha256 = plugins.code_files(saved)[key], content.get("inputs", {}).get(key)
     if sha256 is None:  # version 0.1.0 kept neither the file nor its hash
-        return reference
-    for path in (folder.code_copy(key, sha256), plugins.code_files(saved)[key]):
+        if original.is_file():
+            return str(saved[key])
+        raise DataError(f"{original}, the {key} of {folder.path}, is gone", "put it back there")
+    for path in (folder.code_copy(key, sha256), original):
         if path.is_file() and plugins.sha256(path) == sha256:
-            return plugins.moved(reference, path)
+            return plugins.moved(saved[key], path)
     raise DataError(
         f"{folder.code_copy(key, sha256)} is not the file that the run was trained with",
         f"put the file with the SHA-256 {sha256} there",

@@ -216,8 +216,11 @@ def test_an_edited_file_is_loaded_again_and_a_mended_one_registers(place: Path) 
     assert resolved.algorithm.name == "other" and resolved.settings.weight == 0.75
 
 
-def test_code_is_kept_in_the_run_and_used_as_it_was(place: Path) -> None:
+def test_code_is_kept_in_the_run_and_used_as_it_was(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = train(place, "run", model="net.py:build", algorithm="half.py")
+    assert f"next: fastssl eval {run} --trust-code" in capsys.readouterr().err
     hashes = {
         key: digest(place / f"{name}.py") for key, name in (("model", "net"), ("algorithm", "half"))
     }
@@ -230,6 +233,9 @@ def test_code_is_kept_in_the_run_and_used_as_it_was(place: Path) -> None:
     assert fastssl.evaluate(run, trust_code=True)["error"] == before
     (run / "code" / f"model-{hashes['model'][:16]}.py").write_text(MODEL)
     assert fastssl.evaluate(run, trust_code=True)["error"] == before  # the same content
+    (place / "half.py").unlink()
+    (run / "code" / f"algorithm-{hashes['algorithm'][:16]}.py").unlink()
+    assert fastssl.evaluate(run, trust_code=True)["error"] == before  # needs no algorithm
     (run / "code" / f"model-{hashes['model'][:16]}.py").write_text(MARK)
     with pytest.raises(DataError, match="is not the file"):
         fastssl.evaluate(run, trust_code=True)

@@ -41,6 +41,7 @@ def test_it_trains_without_an_evaluation_and_the_last_model_is_the_best(
     summary = train(store)
     shown = capsys.readouterr().err
     assert "no image to evaluate on" in shown and "0 to test" in shown
+    assert "next: fastssl predict run IMAGES" in shown
     assert summary["best_error"] is None and summary["evaluations"] == 0
     assert summary["best_step"] == 4 and summary["status"] == "finished"
     assert fastssl.load("run").content["trip"]["step"] == 4
