@@ -75,6 +75,15 @@ def file_hashes(values: Mapping[str, Any]) -> dict[str, str]:
     return {key: sha256(path) for key, path in files.items()}
 
 
+def same_name(key: str, one: Any, other: Any) -> bool:
+    """Return True if two values of a key may differ only in where the file is that they name."""
+    if key == "label_file":
+        return bool(one and other)
+    here = Path("file.py")
+    files = all(_parse(value) for value in (one, other))
+    return files and moved(one, here) == moved(other, here)
+
+
 def moved(reference: str, path: Path) -> str:
     """Return a reference FILE.py or FILE.py:NAME with another file."""
     found = _parse(reference)

@@ -124,7 +124,9 @@ def same_run(
         if key in CHOSEN_AT_START and new == "auto":
             kept[key] = old
             continue
-        if old == new or key in keys_that_may_differ("resume") or (old and new and key in hashed):
+        if old == new or key in keys_that_may_differ("resume"):
+            continue
+        if key in hashed and plugins.same_name(key, old, new):
             continue
         if key == "steps" and content and extends(folder, old, new):
             continue

@@ -106,6 +106,23 @@ def test_a_file_that_moved_with_the_same_content_is_the_same(place):
     assert train(algorithm="moved/half.py", resume=True)["steps"] == 4
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({"model": "net.py:build"}, {"model": "net.py:other"}),
+        ({"model": "net.py:build"}, {"model": "wrn-10-1"}),
+        ({"algorithm": "half.py"}, {"algorithm": "supervised"}),
+        ({"label_file": "split.txt"}, {}),
+    ],
+)
+def test_a_file_is_not_exchanged_for_another_name(place, first, then):
+    (place / "net.py").write_text(MODEL + "\ndef other(classes):\n    return Net(classes)\n")
+    (place / "split.txt").write_text(labeled(40))
+    begin(**first)
+    with pytest.raises(ConfigError, match="was started with"):
+        train(**then, resume=True, accept_changes=True)
+
+
 def test_a_checkpoint_without_hashes_is_accepted(place):
     (place / "split.txt").write_text(labeled(40))
     run = begin(label_file="split.txt")
