@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
+from fastssl.distributed.collectives import Ranks as Ranks
 from fastssl.plugins import USER_FILE
 from pipelines.registry import Registry
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import Tensor as Tensor
+    from torch import nn as nn
 
-    from fastssl.distributed.collectives import Ranks as Ranks
     from pipelines.loader.batch import Batch as Batch
+else:
+    # Algorithms import these names for their annotations, which nothing evaluates.
+    Batch = Tensor = nn = Any
 
 State: TypeAlias = "dict[str, Tensor]"
 """Tensors that an algorithm keeps between steps: updated in place, saved in the checkpoint."""

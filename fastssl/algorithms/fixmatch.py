@@ -14,18 +14,13 @@ prediction of the batch. The paper does not state its weight and its images: bot
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.base import Batch, Nets, Ranks, State, StepOutput, Tensor, algorithm
 from fastssl.algorithms.common.losses import forward_all, masked_cross_entropy, step_output
 from fastssl.algorithms.common.settings import WeakStrongSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class FixMatchSettings(WeakStrongSettings):

@@ -11,17 +11,10 @@ loses them on resume; ours are one set over all ranks and part of the checkpoint
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.base import Batch, Nets, Ranks, State, StepOutput, Tensor, algorithm
 from fastssl.algorithms.common import cpl
 from fastssl.algorithms.common.losses import forward_all, masked_cross_entropy, step_output
 from fastssl.algorithms.common.settings import WeakStrongSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class FlexMatchSettings(WeakStrongSettings, cpl.CurriculumSettings):

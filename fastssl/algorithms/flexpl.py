@@ -11,16 +11,9 @@ All else is as in Pseudo-Label. TorchSSL does the same, with the warm-up form of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.base import Batch, Nets, Ranks, State, StepOutput, Tensor, algorithm
 from fastssl.algorithms.common import cpl, losses
 from fastssl.algorithms.pseudolabel import PseudoLabelSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class FlexPLSettings(cpl.CurriculumSettings, PseudoLabelSettings):

@@ -12,19 +12,12 @@ Temperature and annealing are as in UDA, where the differences from TorchSSL are
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.base import Batch, Nets, Ranks, State, StepOutput, Tensor, algorithm
 from fastssl.algorithms.common import cpl
 from fastssl.algorithms.common.losses import forward_all, soft_cross_entropy, step_output
 from fastssl.algorithms.uda import UDASettings, annealed_loss
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class FlexUDASettings(cpl.CurriculumSettings, UDASettings):

@@ -17,18 +17,20 @@ T(c). TorchSSL warms up with 2,049 supervised steps, but on SVHN alone; USB star
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.base import (
+    Batch,
+    DatasetInfo,
+    Nets,
+    Ranks,
+    State,
+    StepOutput,
+    Tensor,
+    algorithm,
+)
 from fastssl.algorithms.common import losses
 from fastssl.algorithms.common.settings import WeakStrongSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fastssl.algorithms.base import Batch, DatasetInfo, Nets, Ranks, State
 
 
 class FreeSettings(WeakStrongSettings):

@@ -6,15 +6,17 @@ is the whole training set; there is no unlabeled stream.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fastssl.algorithms import supervised
-from fastssl.algorithms.base import Settings, StepOutput, algorithm
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fastssl.algorithms.base import Batch, Nets, Ranks, State
+from fastssl.algorithms.base import (
+    Batch,
+    Nets,
+    Ranks,
+    Settings,
+    State,
+    StepOutput,
+    Tensor,
+    algorithm,
+)
 
 
 class FullySupervisedSettings(Settings):

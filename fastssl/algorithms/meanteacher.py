@@ -15,18 +15,11 @@ is therefore lower unless it is set.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.base import Batch, Nets, Ranks, State, StepOutput, Tensor, algorithm
 from fastssl.algorithms.common import losses
 from fastssl.algorithms.common.settings import RampSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class MeanTeacherSettings(RampSettings):

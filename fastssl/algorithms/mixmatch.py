@@ -14,19 +14,12 @@ image, see `per_sample`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.base import Batch, Nets, Ranks, State, StepOutput, Tensor, algorithm
 from fastssl.algorithms.common.losses import forward, frozen_statistics, loss_metrics, ramp, sharpen
 from fastssl.algorithms.common.mixup import forward_chunks, mix, shared_mean
 from fastssl.algorithms.common.settings import RampSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class MixMatchSettings(RampSettings):

@@ -14,19 +14,21 @@ training and not the rotation loss; there is one mixing weight per batch (in the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.base import (
+    Batch,
+    DatasetInfo,
+    Nets,
+    Ranks,
+    State,
+    StepOutput,
+    Tensor,
+    algorithm,
+)
 from fastssl.algorithms.common import losses, rng
 from fastssl.algorithms.common.mixup import forward_chunks, mix, rotate, shared_mean
 from fastssl.algorithms.mixmatch import MixMatchSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fastssl.algorithms.base import Batch, DatasetInfo, Nets, Ranks, State
 
 
 class ReMixSettings(MixMatchSettings):

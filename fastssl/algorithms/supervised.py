@@ -6,15 +6,17 @@ There is no unlabeled stream.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fastssl.algorithms.base import Settings, StepOutput, algorithm
+from fastssl.algorithms.base import (
+    Batch,
+    Nets,
+    Ranks,
+    Settings,
+    State,
+    StepOutput,
+    Tensor,
+    algorithm,
+)
 from fastssl.algorithms.common.losses import forward, loss_metrics
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class SupervisedSettings(Settings):

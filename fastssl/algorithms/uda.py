@@ -13,18 +13,13 @@ ours is TorchSSL's. T is 0.5 in the FlexMatch paper (our default) and 0.4 in Tor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.base import Batch, Nets, Ranks, State, StepOutput, Tensor, algorithm
 from fastssl.algorithms.common import losses
 from fastssl.algorithms.common.settings import WeakStrongSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 Annealing = Literal["none", "linear", "log", "exp"]
 

@@ -16,18 +16,11 @@ one).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from fastssl.algorithms.base import StepOutput, algorithm
+from fastssl.algorithms.base import Batch, Nets, Ranks, State, StepOutput, Tensor, algorithm, nn
 from fastssl.algorithms.common import losses, rng
 from fastssl.algorithms.common.settings import RampSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from fastssl.algorithms.base import Batch, Nets, Ranks, State
 
 
 class VATSettings(RampSettings):

@@ -22,16 +22,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field
 
-from fastssl.algorithms.base import Settings
+from fastssl.algorithms.base import Batch, DatasetInfo, Ranks, Settings, State, Tensor
 from fastssl.algorithms.common.losses import update_average
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
-
-    from fastssl.algorithms.base import DatasetInfo, State
-    from fastssl.distributed.collectives import Ranks
-    from pipelines.loader.batch import Batch
 
 
 class CurriculumSettings(Settings):

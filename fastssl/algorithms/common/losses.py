@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from fastssl.algorithms.base import StepOutput
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from fastssl.algorithms.common.settings import Forward
-    from pipelines.loader.batch import Batch
+from fastssl.algorithms.base import Batch, StepOutput, Tensor, nn
+from fastssl.algorithms.common.settings import Forward
 
 
 def at_least_fp32(tensor: Tensor) -> Tensor:

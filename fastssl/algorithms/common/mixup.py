@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from fastssl.algorithms.base import Ranks, Tensor, nn
 from fastssl.algorithms.common import rng
 from fastssl.algorithms.common.losses import forward, frozen_statistics
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from fastssl.distributed.collectives import Ranks
 
 
 class Mixed(NamedTuple):
