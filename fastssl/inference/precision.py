@@ -65,7 +65,7 @@ def held_out_images(model: Predictor, store: Store) -> HeldOut | None:
     own = model.trained_on(store)
     if own:
         validation = make_data(model.resolved, store, 1)[0].validation
-        if len(validation):
+        if len(validation) and not store.manifest.pseudo_labels:
             labels = match_labels(model, store, "train")[validation]
             return HeldOut("train", validation, labels, "validation", model.which == "best")
     if "test" not in store.splits:

@@ -188,6 +188,8 @@ class _Conversion:
             "skipped": [[escape(one.path), one.why] for one in [*source.skipped, *self.bad]],
             "files": {name: file.result() for name, file in sorted(self.files.items())},
         }
+        if source.pseudo_labels:
+            content["pseudo_labels"] = source.pseudo_labels
         path = self.folder / manifest.NAME
         path.write_bytes(manifest.render(content))
         sync(path)

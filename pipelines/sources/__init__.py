@@ -103,6 +103,7 @@ class Source:
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # printed for the user
     warnings: list[str] = field(default_factory=list)
+    pseudo_labels: int = 0  # training labels that a model chose
 
 
 @dataclass(frozen=True, kw_only=True)

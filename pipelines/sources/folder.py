@@ -61,6 +61,9 @@ def source(folder: Path, options: SourceOptions) -> Source:
         train, test = [*compress(train, ~chosen)], [*compress(train, chosen)]
     size = suggested_size([item.path for item in train])
     about, warnings = describe(names, _labels(train), _labels(test), share)
+    pseudo = sum(item.pseudo and item.label >= 0 for item in train)
+    if pseudo:
+        notes.append(f"{pseudo:,} labels are pseudo-labels: they are trained on, not tested on")
     splits = {"train": _split(train, size), "test": _split(test, size)}
     return Source(
         name=folder.name or "own",
@@ -70,6 +73,7 @@ def source(folder: Path, options: SourceOptions) -> Source:
         skipped=list(scan.links.values()),
         notes=[*notes, *scan.notes(), *about],
         warnings=warnings,
+        pseudo_labels=pseudo,
     )
 
 

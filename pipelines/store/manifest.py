@@ -64,6 +64,7 @@ class Manifest(_Entry):
     std: Mean
     resize: Literal["squash", "crop", "pad"]
     quality: Any = None
+    pseudo_labels: int = 0  # of training images; chosen by a model, so nothing is measured on them
     formats: Annotated[tuple[Literal["ffcv", "dali"], ...], Field(strict=False, min_length=1)]
     splits: dict[FileName, SplitInfo]
     skipped: list[Any]

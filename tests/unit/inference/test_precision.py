@@ -80,6 +80,10 @@ def test_validation_images_are_used_before_test_images(data: Path, tmp_path: Pat
     done = fastssl.label(tmp_path / "r", data / "digits", tmp_path / "p.csv", floor=0)
     assert done["precision"]["name"] == "validation" and done["images"] == 1437 - 50 - 40
     assert done["warnings"], "a model of four steps is poor"
+    # Validation images of a store with pseudo-labels may have labels that a model chose.
+    store.manifest = store.manifest.model_copy(update={"pseudo_labels": 3})
+    held = precision.held_out_images(Predictor(tmp_path / "r"), store)
+    assert held is not None and held.name == "test"
 
 
 def test_no_held_out_label_gives_no_estimate(trained: Path, data: Path) -> None:
