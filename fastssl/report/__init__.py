@@ -12,6 +12,7 @@ from fastssl.report.content import build
 from fastssl.report.formats import as_csv, as_json, as_markdown
 from fastssl.report.page import as_html
 from pipelines.files import write_atomic
+from pipelines.text import for_terminal
 
 FORMATS = {"html": as_html, "md": as_markdown, "csv": as_csv, "json": as_json}
 
@@ -33,4 +34,4 @@ def write(runs: list[Path], out: Path, format: str | None = None) -> str:
         # YAML can spell half a character, which no encoding has.
         write_atomic(out, document.encode(errors="backslashreplace"))
     notes = f", {len(content.notes)} notes" if content.notes else ""
-    return f"{out}: {content.counts()}{notes}"
+    return f"{for_terminal(str(out))}: {content.counts()}{notes}"

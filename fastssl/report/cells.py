@@ -20,7 +20,8 @@ from pipelines.datasets import DATASETS
 from pipelines.text import for_terminal
 
 IGNORED = keys_that_may_differ("cells")
-NO_SOURCE = {"store": "unknown", "labels": "drawn"}  # a run of 0.1.0, and one without a label file
+# What a run learned from, and how a report names it where it is not known or absent.
+SOURCES = {"store": "unknown", "label_file": "none"}
 
 
 @dataclass
@@ -109,16 +110,19 @@ def group(runs: list[Run]) -> list[Cell]:
 
 def source_names(runs: list[Run]) -> dict[tuple[str, str], str]:
     """Return how a report names the images and labels of runs on one data set: as "" if equal."""
-    sources = {run.source for run in runs}
-    several = [len(set(column)) > 1 for column in zip(*sources, strict=True)]
-    return {
-        source: ", ".join(
-            f"{kind} {Path(content).name[:12] or NO_SOURCE[kind]}"
-            for kind, content, shown in zip(NO_SOURCE, source, several, strict=True)
-            if shown
-        )
-        for source in sources
-    }
+    first = {run.source: run for run in reversed(runs)}
+    several = [len(set(column)) > 1 for column in zip(*first, strict=True)]
+    names = {}
+    for source, run in first.items():
+        parts = []
+        for (key, absent), content, shown in zip(SOURCES.items(), source, several, strict=True):
+            path = run.config.get(key)
+            name = Path(path).name if isinstance(path, str) else ""
+            content = "" if content == path else content[:8]
+            if shown:
+                parts.append(f"{key} {' '.join(filter(None, [name, content])) or absent}")
+        names[source] = ", ".join(parts)
+    return names
 
 
 def by_task(cells: list[Cell]) -> dict[str, list[Cell]]:

@@ -29,6 +29,7 @@ from fastssl.sweep.grid import Cell
 from fastssl.tracking.console import clock
 from fastssl.tracking.run_dir import LOCK
 from pipelines.files import Lock, write_json
+from pipelines.text import for_terminal
 
 LOGS = "logs"
 POLL = 0.1  # seconds between two looks at the running cells
@@ -259,5 +260,5 @@ class Sweep:
 
 
 def log(line: str) -> None:
-    """Print a line of progress to stderr."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line of progress to stderr; names and a cell's output may hold anything."""
+    print(for_terminal(line), file=sys.stderr, flush=True)

@@ -203,18 +203,18 @@ def test_runs_on_different_stores_are_different_tasks(tmp_path):
     for number, store in enumerate(["aaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"]):
         for algorithm in ("fixmatch", "flexmatch"):
             keys = {"seed": number, "algorithm": algorithm}
-            changes = {"data": "own", "store": f"place{number}"}
+            changes = {"data": "own", "store": "data/cats" if store < "b" else "data/dogs"}
             folder = tmp_path / f"{algorithm}-{number}"
             write_run(folder, keys, changes=changes, inputs={"store": store})
     assert names_of(tmp_path) == {
-        "own (store aaaaaaaaaaaa), 40 labels: fixmatch": 2,
-        "own (store aaaaaaaaaaaa), 40 labels: flexmatch": 2,
-        "own (store bbbbbbbbbbbb), 40 labels: fixmatch": 1,
-        "own (store bbbbbbbbbbbb), 40 labels: flexmatch": 1,
+        "own (store cats aaaaaaaa), 40 labels: fixmatch": 2,
+        "own (store cats aaaaaaaa), 40 labels: flexmatch": 2,
+        "own (store dogs bbbbbbbb), 40 labels: fixmatch": 1,
+        "own (store dogs bbbbbbbb), 40 labels: flexmatch": 1,
     }
     rows = json.loads(read(tmp_path))["cells"]
     assert all(row["error_reduction"] for row in rows if row["algorithm"] == "flexmatch")
-    assert {row["source"] for row in rows} == {"store aaaaaaaaaaaa", "store bbbbbbbbbbbb"}
+    assert {row["source"] for row in rows} == {"store cats aaaaaaaa", "store dogs bbbbbbbb"}
 
 
 def test_runs_of_the_first_version_are_told_apart_by_the_path_of_the_store(tmp_path):
@@ -239,12 +239,12 @@ def test_different_label_files_sizes_and_code_make_different_cells(tmp_path):
     write_run(tmp_path / "5", {"seed": 5}, inputs={**store, "model": "e" * 16})
     write_run(tmp_path / "6", {"seed": 6}, inputs={**store, "model": "f" * 16})
     assert names_of(tmp_path) == {
-        "digits (labels drawn), 40 labels: flexmatch": 2,
-        "digits (labels drawn), 40 labels: flexmatch eval_every=7": 1,
-        "digits (labels drawn), 40 labels: flexmatch image_size=16": 1,
-        "digits (labels drawn), 40 labels: flexmatch model_code=ffffffff": 1,
-        "digits (labels cccccccccccc), 40 labels: flexmatch": 1,
-        "digits (labels dddddddddddd), 40 labels: flexmatch": 1,
+        "digits (label_file none), 40 labels: flexmatch": 2,
+        "digits (label_file none), 40 labels: flexmatch eval_every=7": 1,
+        "digits (label_file none), 40 labels: flexmatch image_size=16": 1,
+        "digits (label_file none), 40 labels: flexmatch model_code=ffffffff": 1,
+        "digits (label_file cccccccc), 40 labels: flexmatch": 1,
+        "digits (label_file dddddddd), 40 labels: flexmatch": 1,
     }
 
 

@@ -33,7 +33,7 @@ step = json.loads(old.read_text())["steps"] if old.exists() else 0
 with open(folder / "starts", "a") as file:
     file.write(f"{step}\\n")
 if mode == "fail":
-    print("error: no data\\n  fix: convert it", file=sys.stderr)
+    print("error: no data\\n  fix: convert it\\x1b[2J", file=sys.stderr)
     sys.exit(3)
 while step < steps and not stops:
     step += 1
@@ -105,7 +105,7 @@ def test_a_failing_cell_stops_no_other_and_gives_its_exit_code(file, trainer, tm
     assert len(list(out.glob("*/summary.json"))) == 7
     printed = capsys.readouterr().err
     assert "failed: 40-fixmatch-s1 (exit 3)" in printed
-    assert "fix: convert it" in printed
+    assert "fix: convert it\\x1b[2J" in printed, "what a cell printed is shown, not executed"
     book = json.loads((out / "sweep.json").read_text())
     exits = {row["name"]: row["exit"] for row in book["cells"]}
     assert exits.pop("40-fixmatch-s1") == 3
