@@ -13,7 +13,7 @@ from fastssl.engine.build_data import find_store
 from fastssl.engine.evaluation import compute_metrics, confusion
 from fastssl.errors import DataError
 from fastssl.inference.predictor import Predictor
-from fastssl.inference.store_match import match_labels, notes_on
+from fastssl.inference.store_match import listed, match_labels, notes_on
 from pipelines.store.store import open_store
 
 CONFUSED = 5  # pairs of classes that are printed
@@ -38,6 +38,14 @@ def evaluate(
     truth = torch.from_numpy(labels[indices])
     metrics = compute_metrics(logits, truth)
     counts = confusion(logits, truth)
+    lacking = [
+        name for name, count in zip(model.classes, counts.sum(axis=1), strict=True) if not count
+    ]
+    if lacking:
+        notes.append(
+            f"the test set has no image of {listed(lacking)}; precision, recall and f1, which are "
+            "means over classes, count 0 for them"
+        )
     return {
         "run": str(path),
         "checkpoint": which,

@@ -26,14 +26,15 @@ def match_labels(model: Predictor, store: Store, split: str) -> npt.NDArray[np.i
     unknown = [name for name in used if name not in number_of]
     if unknown:
         raise DataError(
-            f"{store.path} has classes that the model does not know: {_listed(unknown)}",
-            f"give a store of the model's classes: {_listed(model.classes)}",
+            f"{store.path} has classes that the model does not know: {listed(unknown)}",
+            f"give a store of the model's classes: {listed(model.classes)}",
         )
     numbers = np.array([number_of.get(name, -1) for name in store.class_names])
     return np.where(labels >= 0, numbers[labels], -1)
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return the names of classes for a message, a part of them if they are many."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(map(for_terminal, names[:SHOWN])) + more
 

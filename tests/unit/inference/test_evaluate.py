@@ -91,6 +91,14 @@ def test_classes_are_matched_by_name(place: Path, tmp_path: Path) -> None:
     assert metrics["class_accuracy"] == own["class_accuracy"]
 
 
+def test_classes_without_a_test_image_are_noted(place: Path, tmp_path: Path) -> None:
+    images, labels = colored(90, 1)
+    some = labels < 2
+    other = write_store(tmp_path / "o", (images, labels), (images[some], labels[some]))
+    notes = fastssl.evaluate(place / "run", store=other)["notes"]
+    assert any("no image of blue" in note for note in notes)
+
+
 def test_unknown_classes_are_refused_by_name(place: Path, tmp_path: Path) -> None:
     images, labels = colored(90, 1)
     names = ["red", "\x1b[2Jcyan", "blue"]
