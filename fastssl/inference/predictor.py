@@ -170,7 +170,7 @@ class Predictor:
             raise DataError(
                 f"the images of {store.path} have {info.height} x {info.width} pixels, "
                 f"those of the model {expected.stored} x {expected.stored}",
-                f"convert them with --size {expected.stored} --resize {expected.resize}",
+                f"fastssl convert SOURCE OUT --size {expected.stored} --resize {expected.resize}",
             )
         with EvaluationBatches(
             store,
