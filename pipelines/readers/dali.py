@@ -61,7 +61,8 @@ class DaliReader(Reader):
             except StopIteration:
                 return
             except RuntimeError as error:
-                if "Failed to decode" not in str(error):
+                # DALI has no class for it: other errors are those of memory and of the device.
+                if "decoders.image" not in str(error) or "memory" in str(error):
                     raise
                 raise DataError(
                     f"DALI cannot decode an image of {self.store.path}",

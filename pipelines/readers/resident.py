@@ -30,7 +30,8 @@ class ResidentReader(Reader):
 
     def __init__(self, store: Store, split: str, *, threads: int = 1, device: str = "cpu") -> None:
         super().__init__(store, split, threads=threads, device=device)
-        info = store.splits[split]
+        info, stored = store.splits[split], store.stored(split)
+        stored.get(np.zeros(1, np.int64))  # a size that is a lie is noticed before it is allocated
         try:
             self._images = np.empty((info.count, *self.shape), dtype=np.uint8)
         except MemoryError as error:
@@ -38,7 +39,6 @@ class ResidentReader(Reader):
                 f"split {split} of {store.path} does not fit in memory",
                 "type reader=ffcv or reader=dali",
             ) from error
-        stored = store.stored(split)
         if info.encoding == "raw":
             self._copy(stored)
         else:

@@ -149,11 +149,11 @@ class Store:
             if (found["shard"] >= len(info.shards)).any():
                 return "it names a file that does not exist"
             sizes = np.array([self.manifest.files[name].size for name in info.shards], np.uint64)
-            if _leads_out(found["offset"], found["size"], sizes[found["shard"]]):
+            if _leads_out(found["offset"], found["size"], sizes[found["shard"]], sizes.sum()):
                 return "it leads out of a tar file"
         if "ffcv" in self.formats:
             size = np.uint64(self.manifest.files[f"{split}.beton"].size)
-            if _leads_out(found["beton"], found["size"], size):
+            if _leads_out(found["beton"], found["size"], size, size):
                 return "it leads out of the .beton file"
         if info.encoding == "raw" and (found["size"] != info.height * info.width * 3).any():
             return "its images have other sizes than the split"
@@ -180,9 +180,13 @@ class Store:
         return self.stored(split).decode(index)
 
 
-def _leads_out(start: Records, size: Records, end: Any) -> bool:
-    """Return True if a range extends over the end of its file; no sum is made that overflows."""
-    return bool(((size < 1) | (size > end) | (start > end - np.minimum(size, end))).any())
+def _leads_out(start: Records, size: Records, end: Any, total: Any) -> bool:
+    """Return True if a range extends over the end of its file, or all of them over `total` bytes.
+
+    No sum is made that overflows. Images that share bytes would let a small store fill the memory.
+    """
+    outside = (size < 1) | (size > end) | (start > end - np.minimum(size, end))
+    return bool(outside.any() or size.sum(dtype=np.uint64) > total)
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:

@@ -45,6 +45,15 @@ def seal(folder, change=lambda content: None):
     (folder / manifest.NAME).write_bytes(manifest.render(content))
 
 
+def seal_sizes(folder):
+    """Write a manifest that agrees with the index and the sizes of the files."""
+    content = json.loads((folder / manifest.NAME).read_bytes())
+    for name, entry in content["files"].items():
+        entry["size"] = (folder / name).stat().st_size
+    content["files"]["train.npy"]["sha256"] = manifest.digest(folder / "train.npy")
+    (folder / manifest.NAME).write_bytes(manifest.render(content))
+
+
 def put(folder, row, image):
     """Replace an image in every format, checksum included."""
     records = np.load(folder / "train.npy")
@@ -124,6 +133,36 @@ def test_an_index_that_leads_out_of_its_files_is_refused(copy, kind, name, colum
         pytest.skip("no .beton here")
     with pytest.raises(DataError, match=r"train\.npy is damaged"):
         READERS[name].open(open_store(folder), "train")
+
+
+def test_images_that_share_their_bytes_are_refused(copy):
+    folder = copy("raw")
+    records = np.load(folder / "train.npy")
+    for column in ("offset", "beton", "crc"):
+        records[column] = records[column][0]
+    tar = folder / "train-00000.tar"
+    tar.write_bytes(tar.read_bytes()[: int(records["offset"][0] + records["size"][0])])
+    np.save(folder / "train.npy", records)
+    seal(folder)
+    with pytest.raises(DataError, match="leads out of a tar file"):
+        open_store(folder).records("train")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_beyond_four_gigabytes_is_read(copy, name):
+    folder, far = copy("raw"), 5 << 30
+    image = bytes(range(256)) * (SIZE * SIZE * 3 // 256)
+    records = np.load(folder / "train.npy")
+    for path, column in ((folder / "train-00000.tar", "offset"), (folder / "train.beton", "beton")):
+        if path.exists():
+            with path.open("r+b") as file:  # sparse: takes no room on the disk
+                file.seek(far)
+                file.write(image)
+            records[column][3] = far
+    records["crc"][3] = zlib.crc32(image)
+    np.save(folder / "train.npy", records)
+    seal_sizes(folder)
+    assert np.concatenate(read_all(folder, name))[3].tobytes() == image
 
 
 def test_an_image_at_the_very_end_of_its_file_is_accepted(copy):
