@@ -10,7 +10,7 @@ import pytest
 from scipy.io import savemat
 
 from pipelines.datasets import DATASETS
-from tests.pictures import noise
+from tests.image_files import noise
 
 
 def publish(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path) -> None:

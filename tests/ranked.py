@@ -112,7 +112,7 @@ def _train(
     command.main()
 
 
-def told(out: Path, rank: int) -> str:
+def message(out: Path, rank: int) -> str:
     """Return what a rank wrote to stderr."""
     return Path(f"{out}.rank-{rank}").read_text()
 

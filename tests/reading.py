@@ -46,8 +46,8 @@ def read_beton(store: Store, split: str) -> tuple[list[bytes], list[int], list[i
 
 
 def decode(data: bytes) -> np.ndarray:
-    with Image.open(io.BytesIO(data)) as picture:
-        return np.asarray(picture.convert("RGB"))
+    with Image.open(io.BytesIO(data)) as photo:
+        return np.asarray(photo.convert("RGB"))
 
 
 def check(store: Store, split: str, pixels: np.ndarray | None, labels: list[int]) -> None:

@@ -7,13 +7,13 @@ import numpy as np
 from pipelines.convert import Options, convert
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.store.store import Store, open_store
-from tests.pictures import noise
+from tests.image_files import noise
 
 CLASSES = 4
 
 
 def pixels(count: int, size: int, seed: int) -> np.ndarray:
-    """Return smooth random pictures with a little noise, no two alike."""
+    """Return smooth random images with a little noise, no two alike."""
     random = np.random.default_rng(seed)
     smooth = np.stack([np.asarray(noise((size, size), random)) for _ in range(count)])
     grain = random.integers(-8, 9, smooth.shape)

@@ -20,7 +20,7 @@ def facts(device: str = "cpu", dtype: torch.dtype = torch.float32) -> DatasetInf
 
 
 def make_nets(dtype: torch.dtype = torch.float32, seed: int = 0) -> Nets:
-    """Give a student and another network as its teacher, sure enough for some thresholds."""
+    """Give a student and another network as its teacher, confident enough for some thresholds."""
     torch.manual_seed(seed)
     student, teacher = (
         build("wrn-10-1", CLASSES, heads={"rotation": 4}, bn_momentum=0.1).to(dtype)
@@ -47,15 +47,15 @@ def make_batch(
     source = torch.Generator().manual_seed(seed)
     unlabeled = unlabeled if algorithm.views else 0
 
-    def pictures(count: int) -> torch.Tensor:
+    def photos(count: int) -> torch.Tensor:
         drawn = torch.randn(count, 3, SIZE, SIZE, generator=source, dtype=torch.float64)
         return drawn.to(dtype).contiguous(memory_format=torch.channels_last)
 
     position = torch.randperm(IMAGES, generator=source)[:unlabeled]
     return Batch(
-        images=pictures(LABELED),
+        images=photos(LABELED),
         labels=torch.randint(CLASSES, (LABELED,), generator=source),
-        views={name: pictures(unlabeled) for name in algorithm.views},
+        views={name: photos(unlabeled) for name in algorithm.views},
         position=position,
         global_positions=position,
         key=torch.tensor([seed * 977 + 5, 2**40 + seed]),

@@ -66,7 +66,7 @@ def convert(data: str, root: str | None, download: bool) -> int:
 
 
 def fastssl(*words: str) -> int:
-    """Run a verb, told before it begins."""
+    """Print the command of a verb, then run it."""
     print("$ fastssl", *words, file=sys.stderr, flush=True)
     return subprocess.run([sys.executable, "-m", "fastssl", *words]).returncode
 

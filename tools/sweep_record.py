@@ -5,7 +5,7 @@
 
 writes tools/results/cifar10-cpu.json and docs/images/cifar10-cpu.svg: the error of every algorithm
 by step, the mean over seeds within the range of the seeds. Runs made by another line than the
-one above: tell it with --command.
+one above: give it with --command.
 """
 
 import argparse

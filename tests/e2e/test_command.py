@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.listening import Listener
+from tests.process_output import Listener
 from tests.runs import TINY, assert_same_run, last
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,21 +92,21 @@ def test_eval_needs_the_folder_alone_and_repeats_the_runs_own_figures(finished):
 def test_a_folder_that_is_not_empty_is_refused_and_left_alone(finished, tmp_path):
     out, _ = finished
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    told = fastssl("train", "digits", *TINY, "--out", out, code=2).stderr
-    assert "--resume" in told and "--out" in told
+    message = fastssl("train", "digits", *TINY, "--out", out, code=2).stderr
+    assert "--resume" in message and "--out" in message
     again = fastssl("train", "digits", *TINY, "tensorboard=true", "--out", out, "--resume").stderr
     assert "is finished" in again
-    told = fastssl("train", "digits", *TINY, "lr=1", "--out", out, "--resume", code=2).stderr
-    assert "lr=0.03" in told
+    message = fastssl("train", "digits", *TINY, "lr=1", "--out", out, "--resume", code=2).stderr
+    assert "lr=0.03" in message
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     other = tmp_path / "papers"
     other.mkdir()
     (other / "thesis.txt").write_text("dear")
-    told = fastssl("train", "digits", *TINY, "--out", other, "--resume", code=2).stderr
-    assert "no run" in told and (other / "thesis.txt").read_text() == "dear"
+    message = fastssl("train", "digits", *TINY, "--out", other, "--resume", code=2).stderr
+    assert "no run" in message and (other / "thesis.txt").read_text() == "dear"
 
 
-def test_no_valid_checkpoint_is_told_and_nothing_is_overwritten(finished, tmp_path):
+def test_no_valid_checkpoint_is_reported_and_nothing_is_overwritten(finished, tmp_path):
     import shutil
 
     out, _ = finished
@@ -152,8 +152,8 @@ def test_two_runs_in_one_folder_at_once_are_refused(tmp_path, data):
     child = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
         Listener(child, child.stderr).line("step ")
-        told = fastssl("train", "digits", *words, "--out", out, "--resume", code=2).stderr
-        assert "another run is writing" in told
+        message = fastssl("train", "digits", *words, "--out", out, "--resume", code=2).stderr
+        assert "another run is writing" in message
     finally:
         child.kill()
         child.wait()

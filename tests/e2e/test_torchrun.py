@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests import ranked, runs
-from tests.pictures import noise
+from tests.image_files import noise
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 500
@@ -46,11 +46,11 @@ def finish(command: list[str], folder: Path) -> subprocess.CompletedProcess:
         start_new_session=True,
     )
     try:
-        out, told = process.communicate(timeout=PATIENCE)
+        out, message = process.communicate(timeout=PATIENCE)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    return subprocess.CompletedProcess(command, process.returncode, out, told)
+    return subprocess.CompletedProcess(command, process.returncode, out, message)
 
 
 def test_a_killed_rank_comes_back_and_the_run_is_the_undisturbed_one(data, tmp_path):
@@ -128,7 +128,7 @@ def test_the_recipe_says_how_it_is_used():
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([], "the folder ILSVRC is missing"),
         (["raw", "--store"], "--store wants a value"),
@@ -138,8 +138,8 @@ def test_the_recipe_says_how_it_is_used():
         (["raw", "--nproc", "two"], "--nproc two"),
     ],
 )
-def test_a_mistake_in_the_recipe_is_told_in_two_lines(words, told):
+def test_a_mistake_in_the_recipe_is_reported_in_two_lines(words, message):
     done = call_recipe(*words)
     lines = done.stderr.splitlines()
     assert done.returncode == 2 and not done.stdout and len(lines) == 2
-    assert told in lines[0] and "  fix: type tools/imagenet_100k.sh ILSVRC" in lines[1]
+    assert message in lines[0] and "  fix: type tools/imagenet_100k.sh ILSVRC" in lines[1]

@@ -1,4 +1,4 @@
-"""The tutorial, as it is written: its own commands, in order, on real pictures where there are."""
+"""The tutorial, as it is written: its own commands, in order, on real images where there are."""
 
 import csv
 import os
@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from pipelines.store.store import open_store
-from tests.pictures import noise
+from tests.image_files import noise
 from tests.real_data import PHOTOS
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "own_images.md"
@@ -44,8 +44,8 @@ def draw_pictures(place: Path) -> None:
         for count in range(18):
             folder = place / "images" if count < 15 else place / "test" / f"n{number}"
             folder.mkdir(parents=True, exist_ok=True)
-            picture = noise((60, 48), random)
-            Image.blend(picture, noise((60, 48), np.random.default_rng(number)), 0.7).save(
+            photo = noise((60, 48), random)
+            Image.blend(photo, noise((60, 48), np.random.default_rng(number)), 0.7).save(
                 folder / f"n{number}-{count}.jpg"
             )
 

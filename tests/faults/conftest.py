@@ -18,7 +18,7 @@ OURS = Path(__file__).parent
 
 
 def in_full(config: pytest.Config) -> bool:
-    """Tell whether the faults were asked for by their mark."""
+    """Return True if the faults were requested by their mark."""
     return config.getoption("markexpr") == "faults"
 
 
@@ -45,10 +45,10 @@ def times(request: pytest.FixtureRequest) -> Callable[[int, int], int]:
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nobody disturbed."""
     from tests import runs
-    from tests.faults import places
+    from tests.faults import fault_points
 
     folder = tmp_path_factory.mktemp("whole")
-    assert runs.train(folder / "run", before=places.quiet(folder / "told")) == 0
+    assert runs.train(folder / "run", before=fault_points.quiet(folder / "message")) == 0
     return folder / "run"
 
 
@@ -111,7 +111,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _everything(config: pytest.Config) -> bool:
-    """Tell whether all faults were tried, and not one file or name of them."""
+    """Return True if all faults were tried, not one file or name of them."""
     given = [Path(word).resolve() for word in config.args]
     return given == [OURS] and not config.option.keyword
 

@@ -144,14 +144,14 @@ def hostile_image(store: Crafted) -> bytes:
     """Return a JPEG that is not what the manifest says."""
     dice = store.dice
     pixels = np.random.default_rng(dice.randrange(99)).integers(0, 256, (32, 32, 3), np.uint8)
-    picture = Image.fromarray(pixels)
+    photo = Image.fromarray(pixels)
     kind = dice.randrange(7)
     if kind == 0:
-        picture = picture.resize(dice.choice([(16, 16), (64, 64), (32, 31), (1, 1), (16, 64)]))
+        photo = photo.resize(dice.choice([(16, 16), (64, 64), (32, 31), (1, 1), (16, 64)]))
     elif kind == 1:
-        picture = picture.convert(dice.choice(["L", "CMYK"]))
+        photo = photo.convert(dice.choice(["L", "CMYK"]))
     file = io.BytesIO()
-    picture.save(file, "JPEG", progressive=kind == 2)
+    photo.save(file, "JPEG", progressive=kind == 2)
     data = bytearray(file.getvalue())
     frame = data.find(b"\xff\xc2" if kind == 2 else b"\xff\xc0")
     if kind == 3:  # a bomb: a header of up to 65,535 x 65,535 pixels

@@ -59,9 +59,9 @@ def fuzz(tries: int, **inputs: Any) -> Callable[[Callable[..., None]], None]:
     return run
 
 
-def corrupted(picture: bytes, dice: random.Random) -> bytes:
-    """Return a picture's bytes after an accident."""
-    data = bytearray(picture)
+def corrupted(photo: bytes, dice: random.Random) -> bytes:
+    """Return a image's bytes after an accident."""
+    data = bytearray(photo)
     for _ in range(dice.choice([1, 1, 3, 20])):
         place = dice.randrange(len(data)) if dice.random() < 0.6 else dice.randrange(64) % len(data)
         kind = dice.randrange(4)
@@ -79,12 +79,12 @@ def corrupted(picture: bytes, dice: random.Random) -> bytes:
 
 
 def seeds() -> dict[str, bytes]:
-    """Return sound pictures in many formats."""
+    """Return sound images in many formats."""
     random_ = np.random.default_rng(0)
-    picture = Image.fromarray(random_.integers(0, 256, (24, 20, 3), dtype=np.uint8))
+    photo = Image.fromarray(random_.integers(0, 256, (24, 20, 3), dtype=np.uint8))
     found = {}
     for name in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000"):
         file = io.BytesIO()
-        picture.save(file, name)
+        photo.save(file, name)
         found[name.lower()] = file.getvalue()
     return found

@@ -1,4 +1,4 @@
-"""Torn and flipped checkpoints, damaged stores: found, told of, never believed."""
+"""Torn and flipped checkpoints, damaged stores: found, reported, never used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastssl.tracking.run_dir import RunFolder
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests import runs
-from tests.faults import places
+from tests.faults import fault_points
 
 
 def harm(path: Path, dice: random.Random) -> None:
@@ -55,11 +55,11 @@ def test_damaged_checkpoints_are_named_and_skipped(whole, tmp_path, tally, times
             harm(out / "checkpoints" / name, dice)
             if harmless(out / "checkpoints" / name, whole / "checkpoints" / name):
                 continue
-            told: list[str] = []
-            found = checkpoint.newest(RunFolder(out), told.append)
+            message: list[str] = []
+            found = checkpoint.newest(RunFolder(out), message.append)
             assert found is not None
             assert found["trip"]["step"] == (6 if name == names[0] else 8)
-            assert [name in line for line in told] == ([True] if name == names[0] else [])
+            assert [name in line for line in message] == ([True] if name == names[0] else [])
             if name == checkpoint.BEST:
                 with pytest.raises(DataError, match="damaged"):
                     checkpoint.best(RunFolder(out))
@@ -72,14 +72,16 @@ def test_runs_with_a_damaged_newest_checkpoint_go_on_bit_equal(whole, tmp_path, 
     for number in range(times(1, 12)):
         out = shutil.copytree(whole, tmp_path / str(number) / "run")
         (out / "summary.json").unlink()
-        told = out.parent / "told"
+        message = out.parent / "message"
         with count:
             newest = checkpoint.files(RunFolder(out))[0]
             harm(newest, dice)
             while harmless(newest, whole / "checkpoints" / newest.name):
                 harm(newest, dice)
-            assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
-            assert "skipped" in told.read_text()
+            assert runs.train(out, resume=True, before=fault_points.quiet(message)) == 0, (
+                message.read_text()
+            )
+            assert "skipped" in message.read_text()
             runs.assert_same_run(whole, out)
 
 
@@ -109,10 +111,10 @@ def problems(store: Path) -> list[str]:
 
 def train_on(store: Path, whole: Path, out: Path) -> None:
     """A run on a damaged store stops with 3, or never met the damage and is as ever."""
-    told = out.with_suffix(".told")
-    code = runs.train(out, f"store={store}", before=places.quiet(told))
-    assert code in (0, 3), told.read_text()
-    assert "Traceback" not in told.read_text()
+    message = out.with_suffix(".message")
+    code = runs.train(out, f"store={store}", before=fault_points.quiet(message))
+    assert code in (0, 3), message.read_text()
+    assert "Traceback" not in message.read_text()
     if code == 0:
         a, b = runs.last(whole), runs.last(out)
         runs.assert_same(a["model"], b["model"], "model")

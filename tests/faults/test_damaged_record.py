@@ -12,7 +12,7 @@ from fastssl.config.resolve import load
 from fastssl.engine.build_data import make_data
 from pipelines.store.store import Store, open_store
 from tests import runs
-from tests.faults import places
+from tests.faults import fault_points
 
 STEP = 5  # in which it is met, counted from 0; checkpoints are written after 3 and 6 steps
 
@@ -41,14 +41,16 @@ def test_a_run_stops_at_a_damaged_image_and_goes_on_once_it_is_restored(
     content[int(store.records("train")[image][column]) + 100] ^= 1
     (store.path / file).write_bytes(content)
 
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     words = [f"store={store.path}", f"reader={reader}"]
-    assert runs.train(out, *words, before=places.quiet(told)) == 3, told.read_text()
-    text = told.read_text()
+    assert runs.train(out, *words, before=fault_points.quiet(message)) == 3, message.read_text()
+    text = message.read_text()
     assert f"image {image} of split train is damaged in" in text and file in text
     assert "Traceback" not in text
     assert runs.last(out)["trip"]["step"] == 3
 
     shutil.copy(digits_in_all_formats / file, store.path / file)
-    assert runs.train(out, *words, resume=True, before=places.quiet(told)) == 0, told.read_text()
+    assert runs.train(out, *words, resume=True, before=fault_points.quiet(message)) == 0, (
+        message.read_text()
+    )
     runs.assert_same(runs.last(whole)["model"], runs.last(out)["model"], "model")

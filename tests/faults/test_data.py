@@ -17,7 +17,7 @@ import pytest
 
 from pipelines.prefetch import Ring, StalledError
 from tests import runs
-from tests.faults import places
+from tests.faults import fault_points
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,16 +78,18 @@ def fail_at(batch: int, error: BaseException) -> None:
     at_read(batch, fail)
 
 
-def test_a_hung_reader_is_told_of_and_the_run_goes_on_later(whole, tmp_path, tally):
-    out, told = tmp_path / "run", tmp_path / "told"
+def test_a_hung_reader_is_reported_of_and_the_run_goes_on_later(whole, tmp_path, tally):
+    out, message = tmp_path / "run", tmp_path / "message"
     with tally("hung reader"):
-        before = places.quiet(told, partial(hang_at, 6, 0.5))
-        assert runs.train(out, before=before) == 5, told.read_text()
-        text = told.read_text()
+        before = fault_points.quiet(message, partial(hang_at, 6, 0.5))
+        assert runs.train(out, before=before) == 5, message.read_text()
+        text = message.read_text()
         assert "ResidentReader produced no batch: nothing arrived for 0.5 s" in text
         assert "Traceback" not in text
         assert runs.last(out)["trip"]["step"] == 3
-        assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+        assert runs.train(out, resume=True, before=fault_points.quiet(message)) == 0, (
+            message.read_text()
+        )
         runs.assert_same_run(whole, out)
 
 
@@ -102,15 +104,17 @@ def hang_and_be_stopped(batch: int) -> None:
 
 
 def test_a_signal_during_a_stall_saves_and_stops_at_once(whole, tmp_path, tally):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     with tally("signal while the reader hangs"):
         began = time.monotonic()
-        before = places.quiet(told, partial(hang_and_be_stopped, 6))
-        assert runs.train(out, before=before) == 143, told.read_text()
+        before = fault_points.quiet(message, partial(hang_and_be_stopped, 6))
+        assert runs.train(out, before=before) == 143, message.read_text()
         assert time.monotonic() - began < 120  # the loader alone would wait for ten minutes
-        assert "Traceback" not in told.read_text()
+        assert "Traceback" not in message.read_text()
         assert runs.last(out)["trip"]["step"] == 5
-        assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+        assert runs.train(out, resume=True, before=fault_points.quiet(message)) == 0, (
+            message.read_text()
+        )
         runs.assert_same_run(whole, out)
 
 
@@ -118,13 +122,15 @@ def test_a_signal_during_a_stall_saves_and_stops_at_once(whole, tmp_path, tally)
     ("error", "code"), [(OSError(5, "Input/output error"), 3), (MemoryError(), 5)], ids=str
 )
 def test_a_data_thread_that_dies(error, code, whole, tmp_path, tally):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     with tally("dead data thread"):
-        before = places.quiet(told, partial(fail_at, 6, error))
-        assert runs.train(out, before=before) == code, told.read_text()
-        assert "Traceback" not in told.read_text()
+        before = fault_points.quiet(message, partial(fail_at, 6, error))
+        assert runs.train(out, before=before) == code, message.read_text()
+        assert "Traceback" not in message.read_text()
         assert runs.last(out)["trip"]["step"] == 3
-        assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+        assert runs.train(out, resume=True, before=fault_points.quiet(message)) == 0, (
+            message.read_text()
+        )
         runs.assert_same_run(whole, out)
 
 
@@ -168,7 +174,7 @@ def cut_while_loading(path: Path) -> None:
     """Cut a file short when it is mapped and its first images are asked for."""
     from pipelines.store.records import Stored
 
-    places.at_call(Stored, "get", 1, partial(os.truncate, path, 4096))
+    fault_points.at_call(Stored, "get", 1, partial(os.truncate, path, 4096))
 
 
 @pytest.mark.parametrize(
@@ -182,22 +188,22 @@ def cut_while_loading(path: Path) -> None:
 def test_a_file_that_is_cut_short_while_it_is_mapped(
     digits_in_all_formats, tmp_path, tally, reader, file, kept
 ):
-    store, out, told = tmp_path / "digits", tmp_path / "run", tmp_path / "told"
+    store, out, message = tmp_path / "digits", tmp_path / "run", tmp_path / "message"
     shutil.copytree(digits_in_all_formats, store)
     path = store / file
     act = partial(cut_after, 4, path, reader) if kept else partial(cut_while_loading, path)
     words = [f"store={store}", f"reader={reader}", "steps=24"]
     with tally("file cut short"):
-        code = runs.train(out, *words, before=places.quiet(told, act))
-        text = told.read_text()
+        code = runs.train(out, *words, before=fault_points.quiet(message, act))
+        text = message.read_text()
         assert code == 3, f"{code}: {text}"  # -7 is SIGBUS
         assert f"{path} was cut short while it was read: it has 4,096 bytes" in text
         assert "restore the store from a copy" in text and "Traceback" not in text
         if kept:
             assert runs.last(out)["trip"]["step"] >= kept
         shutil.copy(digits_in_all_formats / file, path)
-        again = runs.train(out, *words, resume=bool(kept), before=places.quiet(told))
-        assert again == 0, told.read_text()
+        again = runs.train(out, *words, resume=bool(kept), before=fault_points.quiet(message))
+        assert again == 0, message.read_text()
         assert runs.last(out)["trip"]["step"] == 24
 
 
@@ -246,10 +252,12 @@ def jump() -> None:
 
 
 def test_a_clock_that_jumps_changes_nothing(whole, tmp_path, tally):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     with tally("clock that jumps by years"):
         words = ["tensorboard=true", "max_time=600"]
-        assert runs.train(out, *words, before=places.quiet(told, jump)) == 0, told.read_text()
+        assert runs.train(out, *words, before=fault_points.quiet(message, jump)) == 0, (
+            message.read_text()
+        )
         runs.assert_same_run(whole, out)
         assert 0 < runs.last(out)["trip"]["seconds"] < 600
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import runs
-from tests.faults import places
+from tests.faults import fault_points
 
 LONG = [
     "steps=400",
@@ -47,11 +47,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def stopped(out: Path, told: Path, *words: str, action: Callable[[], object] | None = None) -> str:
+def stopped(
+    out: Path, message: Path, *words: str, action: Callable[[], object] | None = None
+) -> str:
     """Train until the fault stops the run with exit 5 in two lines; return the lines."""
     actions = [action] if action else []
-    code = runs.train(out, *words, before=places.quiet(told, *actions))
-    text = told.read_text()
+    code = runs.train(out, *words, before=fault_points.quiet(message, *actions))
+    text = message.read_text()
     assert code == 5, text
     assert "Traceback" not in text and "error: " in text
     return text
@@ -61,30 +63,30 @@ def fill_at(step: int, disk: Path) -> None:
     """Fill a disk before a step."""
     from fastssl.engine import loop
 
-    places.at_call(loop, "train_step", step, lambda: fill(disk))
+    fault_points.at_call(loop, "train_step", step, lambda: fill(disk))
 
 
 def test_a_full_disk(small_disk, tmp_path, tally):
     out = small_disk / "run"
     with tally("disk full (a small tmpfs)"):
-        text = stopped(out, tmp_path / "told", *LONG, action=partial(fill_at, 5, small_disk))
+        text = stopped(out, tmp_path / "message", *LONG, action=partial(fill_at, 5, small_disk))
         assert "No space left" in text
         assert runs.last(out)["trip"]["step"] >= 3
         assert not list((out / "checkpoints").glob(".*.new"))
         (small_disk / "filler").unlink()
-        told = tmp_path / "told"
+        message = tmp_path / "message"
         words = [*LONG, "max_time=0.0001"]
-        assert runs.train(out, *words, resume=True, before=places.quiet(told)) == 0
+        assert runs.train(out, *words, resume=True, before=fault_points.quiet(message)) == 0
 
 
 def test_files_that_may_not_grow(tmp_path, tally):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     with tally("file-size limit (EFBIG)"):
-        assert runs.train(out, *LONG, "max_time=0.001", before=places.quiet(told)) == 0
+        assert runs.train(out, *LONG, "max_time=0.001", before=fault_points.quiet(message)) == 0
         step = runs.last(out)["trip"]["step"]
-        before = places.quiet(told, partial(places.small_files, 100_000))
-        assert runs.train(out, *LONG, resume=True, before=before) == 5, told.read_text()
-        assert "File too large" in told.read_text()
+        before = fault_points.quiet(message, partial(fault_points.small_files, 100_000))
+        assert runs.train(out, *LONG, resume=True, before=before) == 5, message.read_text()
+        assert "File too large" in message.read_text()
         assert runs.last(out)["trip"]["step"] >= step
 
 
@@ -93,25 +95,25 @@ def lock_at(step: int, folder: Path) -> None:
     from fastssl.engine import loop
 
     words = ["chattr", "+i", str(folder)]
-    places.at_call(loop, "train_step", step, lambda: subprocess.run(words, check=True))
+    fault_points.at_call(loop, "train_step", step, lambda: subprocess.run(words, check=True))
 
 
 def test_a_folder_that_cannot_be_written_from_the_start(small_disk, tmp_path, tally):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with tally("read-only folder from the start"):
-        assert "Read-only" in stopped(small_disk / "run", tmp_path / "told")
+        assert "Read-only" in stopped(small_disk / "run", tmp_path / "message")
 
 
 def test_a_file_in_the_place_of_the_folder(tmp_path, tally):
     (tmp_path / "run").write_text("mine")
     with tally("a file in the place of the run folder"):
-        stopped(tmp_path / "run", tmp_path / "told")
+        stopped(tmp_path / "run", tmp_path / "message")
         assert (tmp_path / "run").read_text() == "mine"
 
 
 @FULL
 def test_permission_lost_under_way(tmp_path, tally):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     probe = tmp_path / "probe"
     probe.mkdir()
     try:
@@ -124,7 +126,7 @@ def test_permission_lost_under_way(tmp_path, tally):
     try:
         with tally("permission lost under way (chattr +i)"):
             action = partial(lock_at, 4, out / "checkpoints")
-            assert "not permitted" in stopped(out, told, *LONG, action=action)
+            assert "not permitted" in stopped(out, message, *LONG, action=action)
             assert runs.last(out)["trip"]["step"] >= 1
     finally:
         subprocess.run(["chattr", "-i", str(out / "checkpoints")], capture_output=True)
@@ -132,18 +134,18 @@ def test_permission_lost_under_way(tmp_path, tally):
 
 @FULL
 def test_a_disk_that_becomes_read_only(tmp_path, tally, small_disk):
-    out, told = small_disk / "run", tmp_path / "told"
+    out, message = small_disk / "run", tmp_path / "message"
     with tally("disk turned read-only under way"):
         # A busy mount can't be turned, so the refusal comes from the call itself.
-        action = partial(places.at_rename, 6, OSError(30, "Read-only file system"))
-        assert "Read-only" in stopped(out, told, *LONG, action=action)
+        action = partial(fault_points.at_rename, 6, OSError(30, "Read-only file system"))
+        assert "Read-only" in stopped(out, message, *LONG, action=action)
         assert runs.last(out)["trip"]["step"] >= 1
 
 
 def test_a_folder_deleted_under_us(tmp_path, tally):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     with tally("run folder deleted under way"):
-        text = stopped(out, told, *LONG, action=partial(delete_at, 4, out))
+        text = stopped(out, message, *LONG, action=partial(delete_at, 4, out))
         assert text.count("warning: log.txt") <= 1
     assert not (out / "checkpoints").exists()
 
@@ -156,19 +158,19 @@ def delete_at(step: int, folder: Path) -> None:
         folder.rename(folder.with_name("deleted"))
         shutil.rmtree(folder.with_name("deleted"), ignore_errors=True)
 
-    places.at_call(loop, "train_step", step, delete)
+    fault_points.at_call(loop, "train_step", step, delete)
 
 
 @pytest.mark.parametrize(
     "kind", ["full", *(pytest.param(k, marks=FULL) for k in ("gone", "a file"))]
 )
 def test_tensorboard_that_fails_stops_no_training(kind, whole, tmp_path, tally, small_disk):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     action = partial(spoil_board, out, small_disk, kind)
     with tally("TensorBoard or log.txt that fails"):
-        before = places.quiet(told, action)
-        assert runs.train(out, "tensorboard=true", before=before) == 0, told.read_text()
-        text = told.read_text()
+        before = fault_points.quiet(message, action)
+        assert runs.train(out, "tensorboard=true", before=before) == 0, message.read_text()
+        text = message.read_text()
         assert text.count("warning: TensorBoard") == 1 and "Traceback" not in text
         runs.assert_same_run(whole, out)
 
@@ -187,7 +189,7 @@ def spoil_board(out: Path, disk: Path, kind: str) -> None:
         else:
             os.symlink(out / "nowhere" / "at" / "all", board)
 
-    places.at_call(launch, "MetricsLog", 1, spoil)
+    fault_points.at_call(launch, "MetricsLog", 1, spoil)
 
 
 def fill(disk: Path) -> None:
@@ -201,11 +203,11 @@ def fill(disk: Path) -> None:
 
 
 def test_a_log_that_fails_stops_no_training(whole, tmp_path, tally):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     with tally("TensorBoard or log.txt that fails"):
         action = partial(spoil_log, out)
-        assert runs.train(out, before=places.quiet(told, action)) == 0, told.read_text()
-        assert told.read_text().count("warning: log.txt") == 1
+        assert runs.train(out, before=fault_points.quiet(message, action)) == 0, message.read_text()
+        assert message.read_text().count("warning: log.txt") == 1
         runs.assert_same_run(whole, out)
 
 
@@ -213,7 +215,7 @@ def spoil_log(out: Path) -> None:
     """Put a folder in the place of the log."""
     from fastssl.engine import launch
 
-    places.at_call(launch, "MetricsLog", 1, lambda: (out / "log.txt").mkdir())
+    fault_points.at_call(launch, "MetricsLog", 1, lambda: (out / "log.txt").mkdir())
 
 
 def test_a_terminal_that_is_gone_stops_no_training(whole, tmp_path, tally):
@@ -232,11 +234,11 @@ def closed() -> None:
     os.close(writing)
 
 
-def test_a_store_that_cannot_be_written_is_told_when_converting(small_disk, tmp_path, tally):
-    told = tmp_path / "told"
+def test_a_store_that_cannot_be_written_is_reported_when_converting(small_disk, tmp_path, tally):
+    message = tmp_path / "message"
     fill(small_disk)
     with tally("disk full while converting"):
         words = ["convert", "digits", str(small_disk / "d"), "--format", "dali"]
-        child = runs.command(*words, before=places.quiet(told))
-        assert runs.ended(child) == 5, told.read_text()
+        child = runs.command(*words, before=fault_points.quiet(message))
+        assert runs.ended(child) == 5, message.read_text()
         assert [path.name for path in small_disk.iterdir()] == ["filler"]

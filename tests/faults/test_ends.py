@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests import runs
-from tests.faults import places
+from tests.faults import fault_points
 
 
 def poison_at(step: int) -> None:
@@ -32,17 +32,19 @@ def poison_at(step: int) -> None:
 
 
 def test_divergence_stops_with_4_and_keeps_what_was_before(whole, tmp_path, tally):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     with tally("diverged (a loss that is no number)"):
-        before = places.quiet(told, partial(poison_at, 5))
-        assert runs.train(out, before=before) == 4, told.read_text()
-        text = told.read_text()
+        before = fault_points.quiet(message, partial(poison_at, 5))
+        assert runs.train(out, before=before) == 4, message.read_text()
+        text = message.read_text()
         assert "not finite at step 5 (learning rate 0.0" in text and "largest logit" in text
         assert "Traceback" not in text and text.strip().splitlines()[-1].startswith("  fix:")
         assert runs.last(out)["trip"]["step"] == 3
         summary = json.loads((out / "summary.json").read_text())
         assert (summary["status"], summary["exit"]) == ("failed", 4)
-        assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+        assert runs.train(out, resume=True, before=fault_points.quiet(message)) == 0, (
+            message.read_text()
+        )
         runs.assert_same_run(whole, out)
 
 
@@ -53,7 +55,7 @@ def run_out_at(step: int, error: BaseException) -> None:
     def fail() -> None:
         raise error
 
-    places.at_call(loop, "backward", step, fail)
+    fault_points.at_call(loop, "backward", step, fail)
 
 
 FULL = pytest.mark.faults
@@ -67,15 +69,17 @@ SHORT = [
 
 @pytest.mark.parametrize("error", SHORT, ids=lambda error: type(error).__name__)
 def test_out_of_memory_names_the_batch_and_the_keys(error, whole, tmp_path, tally):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     with tally("out of memory"):
-        before = places.quiet(told, partial(run_out_at, 5, error))
-        assert runs.train(out, before=before) == 5, told.read_text()
-        text = told.read_text()
+        before = fault_points.quiet(message, partial(run_out_at, 5, error))
+        assert runs.train(out, before=before) == 5, message.read_text()
+        text = message.read_text()
         assert "out of memory with batch=10 and ratio=2" in text and "accumulate" in text
         assert "Traceback" not in text
         assert json.loads((out / "summary.json").read_text())["exit"] == 5
-        assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+        assert runs.train(out, resume=True, before=fault_points.quiet(message)) == 0, (
+            message.read_text()
+        )
         runs.assert_same_run(whole, out)
 
 
@@ -91,12 +95,12 @@ def limited(extra: int) -> None:
 
 @FULL
 def test_memory_that_really_runs_out(tmp_path, tally):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     with tally("out of memory"):
         words = ["batch=100", "ratio=10", "labels=100", "model=wrn-28-2"]
-        before = places.quiet(told, partial(limited, 900 << 20))
-        assert runs.train(out, *words, before=before) == 5, told.read_text()
-        assert "out of memory with batch=100 and ratio=10" in told.read_text()
+        before = fault_points.quiet(message, partial(limited, 900 << 20))
+        assert runs.train(out, *words, before=before) == 5, message.read_text()
+        assert "out of memory with batch=100 and ratio=10" in message.read_text()
 
 
 def signal_twice(step: int, number: int) -> None:
@@ -105,7 +109,7 @@ def signal_twice(step: int, number: int) -> None:
 
     from fastssl.engine import checkpoint
 
-    places.at_call(checkpoint, "write_atomic", 2, threading.Event().wait)
+    fault_points.at_call(checkpoint, "write_atomic", 2, threading.Event().wait)
     from fastssl.engine import loop
 
     def twice() -> None:
@@ -114,7 +118,7 @@ def signal_twice(step: int, number: int) -> None:
         timer.daemon = True
         timer.start()
 
-    places.at_call(loop, "train_step", step, twice)
+    fault_points.at_call(loop, "train_step", step, twice)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +127,11 @@ def signal_twice(step: int, number: int) -> None:
 def test_a_second_signal_stops_at_once_with_the_checkpoint_before(
     number, code, whole, tmp_path, tally
 ):
-    out, told = tmp_path / "run", tmp_path / "told"
+    out, message = tmp_path / "run", tmp_path / "message"
     with tally("a second signal while saving"):
-        before = places.quiet(told, partial(signal_twice, 5, number))
+        before = fault_points.quiet(message, partial(signal_twice, 5, number))
         words = ["eval_every=8", "eval_every_late=8"]
-        assert runs.train(out, *words, before=before) == code, told.read_text()
+        assert runs.train(out, *words, before=before) == code, message.read_text()
         assert runs.last(out)["trip"]["step"] == 3
-        assert runs.train(out, *words, resume=True, before=places.quiet(told)) == 0
+        assert runs.train(out, *words, resume=True, before=fault_points.quiet(message)) == 0
         runs.assert_same(runs.last(whole)["model"], runs.last(out)["model"], "model")

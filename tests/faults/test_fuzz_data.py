@@ -1,4 +1,4 @@
-"""Pictures and stores after every kind of accident: an answer or two lines, never a traceback."""
+"""Images and stores after every kind of accident: an answer or two lines, never a traceback."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.small_stores import make_store
 pytestmark = pytest.mark.faults
 
 
-def test_pictures_through_the_decoder_of_convert(tmp_path, tally, times):
+def test_images_through_the_decoder_of_convert(tmp_path, tally, times):
     count = tally("fuzzed images through convert's decoder")
     dice = random.Random(5)
-    pictures = seeds()
+    photos = seeds()
     for _ in range(times(40, 500)):
-        name = dice.choice(sorted(pictures))
+        name = dice.choice(sorted(photos))
         path = tmp_path / f"fuzzed.{name}"
-        path.write_bytes(corrupted(pictures[name], dice))
+        path.write_bytes(corrupted(photos[name], dice))
         with count, bounded():
             try:
                 assert load_picture(str(path)).mode == "RGB"
@@ -43,19 +43,19 @@ def test_pictures_through_the_decoder_of_convert(tmp_path, tally, times):
                 assert "\n" not in str(error)
 
 
-def test_pictures_through_predict(trained, tmp_path, tally, times):
+def test_images_through_predict(trained, tmp_path, tally, times):
     from fastssl.inference.predictor import Predictor
 
     count = tally("fuzzed images through predict")
     dice = random.Random(6)
-    pictures, paths = seeds(), []
+    photos, paths = seeds(), []
     for number in range(times(40, 500)):
-        name = dice.choice(sorted(pictures))
+        name = dice.choice(sorted(photos))
         path = tmp_path / f"{number}.{name}"
-        path.write_bytes(corrupted(pictures[name], dice))
+        path.write_bytes(corrupted(photos[name], dice))
         paths.append(str(path))
     good = tmp_path / "good.png"
-    good.write_bytes(pictures["png"])
+    good.write_bytes(photos["png"])
     answers = Predictor(trained, device="cpu").files([*paths, str(good)], batch=32)
     for path in paths:
         with count, bounded():

@@ -16,9 +16,9 @@ import pytest
 
 from pipelines.store.verify import verify
 from tests import runs
-from tests.faults import places
+from tests.faults import fault_points
 from tests.faults.conftest import Tally
-from tests.pictures import write_folder
+from tests.image_files import write_folder
 
 LIVES = 6  # kills in the life of one run
 RATES = {"images_per_s", "data_wait"}  # what may differ, beside seconds, between equal runs
@@ -38,8 +38,10 @@ def assert_nothing_lost(whole: Path, out: Path) -> None:
 
 
 def finish(out: Path) -> None:
-    told = out.parent / "told"
-    assert runs.train(out, resume=True, before=places.quiet(told)) == 0, told.read_text()
+    message = out.parent / "message"
+    assert runs.train(out, resume=True, before=fault_points.quiet(message)) == 0, (
+        message.read_text()
+    )
 
 
 def lives(
@@ -59,13 +61,15 @@ def lives(
         shutil.rmtree(out.parent)
 
 
-@pytest.mark.parametrize("kind", places.PLACES)
+@pytest.mark.parametrize("kind", fault_points.PLACES)
 def test_killed_at_a_place(kind, whole, tmp_path, tally, times):
     dice = random.Random(kind)
 
     def kill(out: Path) -> bool:
-        action = partial(dice.choice(places.PLACES[kind]), dice.randint(1, 2))
-        child = runs.start(out, resume=True, before=places.quiet(out.parent / "told", action))
+        action = partial(dice.choice(fault_points.PLACES[kind]), dice.randint(1, 2))
+        child = runs.start(
+            out, resume=True, before=fault_points.quiet(out.parent / "message", action)
+        )
         return died(child, out)
 
     lives(tally(f"killed {kind}"), times(1, 30), whole, tmp_path, kill)
@@ -76,7 +80,7 @@ def test_killed_from_outside_at_a_random_time(whole, tmp_path, tally, times):
     longest = _duration(tmp_path / "timed")
 
     def kill(out: Path) -> bool:
-        child = runs.start(out, resume=True, before=places.quiet(out.parent / "told"))
+        child = runs.start(out, resume=True, before=fault_points.quiet(out.parent / "message"))
         child.join(dice.uniform(0, longest))
         child.kill()
         return died(child, out)
@@ -85,9 +89,9 @@ def test_killed_from_outside_at_a_random_time(whole, tmp_path, tally, times):
 
 
 def died(child: Any, out: Path) -> bool:
-    """Tell whether a run was killed; one that came to its end must have done so well."""
+    """Return True if a run was killed; one that ended by itself must have succeeded."""
     code = runs.ended(child)
-    assert code in (0, -signal.SIGKILL), (out.parent / "told").read_text()
+    assert code in (0, -signal.SIGKILL), (out.parent / "message").read_text()
     return code != 0
 
 
@@ -100,10 +104,10 @@ def _duration(out: Path) -> float:
 
 def test_a_summary_of_an_earlier_life_is_not_taken_for_the_end(whole, tmp_path):
     out = tmp_path / "run"
-    before = places.quiet(tmp_path / "told", partial(places.interrupt_at, 5))
+    before = fault_points.quiet(tmp_path / "message", partial(fault_points.interrupt_at, 5))
     assert runs.train(out, before=before) == 143
     assert summary(out)["status"] == "interrupted"
-    before = places.quiet(tmp_path / "told", partial(places.before_summary, 1))
+    before = fault_points.quiet(tmp_path / "message", partial(fault_points.before_summary, 1))
     assert runs.train(out, resume=True, before=before) == -signal.SIGKILL
     finish(out)
     assert summary(out) == summary(whole)
@@ -116,7 +120,7 @@ def pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def convert(pets: Path, out: Path, *actions) -> int:
     words = [str(pets), str(out), "--size", "32", "--format", "dali", "--workers", "1"]
-    before = places.quiet(out.parent / "told", *actions)
+    before = fault_points.quiet(out.parent / "message", *actions)
     return runs.ended(runs.command("convert", *words, "--test-fraction", "0.25", before=before))
 
 
@@ -129,15 +133,15 @@ def test_a_conversion_killed_at_any_instant(pets, tmp_path, tally, times):
     for number in range(times(1, 40)):
         out = tmp_path / str(number) / "out"
         out.parent.mkdir()
-        action = partial(dice.choice(places.CONVERSION), dice.randint(1, 5))
+        action = partial(dice.choice(fault_points.CONVERSION), dice.randint(1, 5))
         with count:
             code = convert(pets, out, action)
-            assert code in (0, -signal.SIGKILL), (out.parent / "told").read_text()
+            assert code in (0, -signal.SIGKILL), (out.parent / "message").read_text()
             count.tried -= code == 0
             count.survived -= code == 0
             if not out.exists():
-                assert convert(pets, out) == 0, (out.parent / "told").read_text()
+                assert convert(pets, out) == 0, (out.parent / "message").read_text()
             assert (out / "dataset.json").read_bytes() == seal
             assert verify(out).problems == []
-            assert sorted(p.name for p in out.parent.iterdir()) == ["out", "told"]
+            assert sorted(p.name for p in out.parent.iterdir()) == ["out", "message"]
             shutil.rmtree(out.parent)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import runs
-from tests.faults import places
+from tests.faults import fault_points
 
 STEPS = 20_000
 WORDS = [
@@ -77,13 +77,13 @@ def watch(steps: int, into: Path) -> None:
 def test_a_soak(tmp_path, tally, times):
     steps = times(400, STEPS)
     count = tally(f"soak of {steps:,} steps")
-    told, seen = tmp_path / "told", tmp_path / "seen"
+    message, seen = tmp_path / "message", tmp_path / "seen"
     with count:
-        before = places.quiet(told, partial(watch, steps, seen))
+        before = fault_points.quiet(message, partial(watch, steps, seen))
         often = [f"{key}={steps // 20}" for key in PAUSES]
         child = runs.start(tmp_path / "run", *WORDS, *often, f"steps={steps}", before=before)
         child.join(3600)
-        assert runs.ended(child) == 0, told.read_text()
+        assert runs.ended(child) == 0, message.read_text()
         early, late = json.loads(seen.read_text()).values()
         growth = late["resident"] / early["resident"] - 1
         count.facts = {

@@ -36,7 +36,7 @@ def losses(name: str) -> list[float]:
 
 
 def here() -> str:
-    """Name processor and torch; the flags tell apart machines that hide behind one name."""
+    """Name processor and torch; the flags distinguish machines of one name."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = next((line for line in lines if line.startswith("flags")), "")
     digest = hashlib.sha256(flags.encode()).hexdigest()[:8]

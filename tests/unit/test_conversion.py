@@ -17,7 +17,7 @@ from fastssl.tracking.console import clock, messages
 from fastssl.tracking.progress_bar import Progress
 from pipelines.datasets import DATASETS
 from tests import publishers
-from tests.pictures import write_flat, write_folder
+from tests.image_files import write_flat, write_folder
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "convert_standard.py"
 
@@ -26,12 +26,12 @@ def test_a_conversion_says_what_it_did_on_stderr(tmp_path, capsys):
     pets = write_folder(tmp_path / "pets", per_class=10)
     (pets / "class0" / "bad.jpg").touch()
     store = convert(str(pets), tmp_path / "out", formats=("dali",), on_error="skip", size=24)
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "10% of every class is held out" in told.err
-    assert "converting pets: 31/31 images" in told.err
-    assert "27 train images of 24 x 24 (raw), 3 test images" in told.err
-    assert "1 files left out" in told.err
+    message = capsys.readouterr()
+    assert message.out == ""
+    assert "10% of every class is held out" in message.err
+    assert "converting pets: 31/31 images" in message.err
+    assert "27 train images of 24 x 24 (raw), 3 test images" in message.err
+    assert "1 files left out" in message.err
     assert store.splits["train"].count == 27
 
 

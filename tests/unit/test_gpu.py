@@ -59,7 +59,7 @@ def losses(out, processes, *words):
     words = (*words, f"batch={8 * torch.cuda.device_count()}", "steps=50", "log_every=1")
     words += ("eval_every=50", "device=cuda", "precision=fp32")
     codes = ranked.train(processes, out, *words, before=ranked.in_double)
-    assert codes == [0] * processes, ranked.told(out, 0)
+    assert codes == [0] * processes, ranked.message(out, 0)
     return [line["loss"] for line in runs.metrics(out) if line["kind"] == "train"]
 
 

@@ -19,7 +19,7 @@ def doubled(x):
 
 @pytest.fixture
 def unwritable(monkeypatch, tmp_path):
-    """Leave numba only the folder that it is told to use, as for a user without a home."""
+    """Leave numba only the folder that it is given, as for a user without a home."""
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "UserProvidedCacheLocator")
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     monkeypatch.setattr(jit.tempfile, "gettempdir", lambda: str(tmp_path))

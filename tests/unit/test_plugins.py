@@ -183,7 +183,7 @@ def test_all_three_from_a_package(package: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["model=gone.py:build"], "there is no such file"),
         (["model=net.py"], "names only a file"),
@@ -198,10 +198,10 @@ def test_all_three_from_a_package(package: Path, monkeypatch: pytest.MonkeyPatch
         (["data=nothing-like-it"], "no data set is named"),
     ],
 )
-def test_mistakes_are_told(outside: Path, words: list[str], told: str) -> None:
+def test_mistakes_are_reported(outside: Path, words: list[str], message: str) -> None:
     (outside / "broken.py").write_text("1 / 0\n")
     (outside / "twice.py").write_text(ALGORITHM.replace('"half"', '"fixmatch"'))
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         load("own", ["store=x", *words] if not words[0].startswith("data") else words)
 
 

@@ -55,12 +55,14 @@ def test_logits_leave_half_precision_where_they_leave_the_network():
     assert {z.dtype for z in logits} == {torch.float32}
 
 
-SURE = [name for name in ALGORITHMS if "threshold" in ALGORITHMS[name].config.model_fields]
+WITH_THRESHOLD = [
+    name for name in ALGORITHMS if "threshold" in ALGORITHMS[name].config.model_fields
+]
 
 
-@pytest.mark.parametrize("name", SURE)
+@pytest.mark.parametrize("name", WITH_THRESHOLD)
 def test_a_guess_just_at_the_threshold_counts(name):
-    """An undecided network gives every class 1/C to the bit; so `>=` tells itself from `>`."""
+    """An undecided network gives every class 1/C to the bit; so `>=` differs from `>`."""
     algorithm, nets = ALGORITHMS[name], tiny_nets()
     nn.init.zeros_(nets.student.classifier.weight)
     nn.init.zeros_(nets.student.classifier.bias)
@@ -135,10 +137,12 @@ def test_an_average_starts_with_its_first_value():
 @pytest.mark.parametrize("t", [0.0, 0.2, 0.5, 0.8, 0.95])
 @pytest.mark.parametrize("tsa", ["linear", "log", "exp"])
 def test_annealing_drops_what_is_learnt_beyond_the_limit(tsa, t):
-    sure = torch.linspace(0.5, 0.999, 200, dtype=torch.float64)  # of the first of two classes
-    logits = torch.stack([torch.log(sure / (1 - sure)), torch.zeros_like(sure)], dim=1)
+    confidence = torch.linspace(0.5, 0.999, 200, dtype=torch.float64)  # of the first of two classes
+    logits = torch.stack(
+        [torch.log(confidence / (1 - confidence)), torch.zeros_like(confidence)], dim=1
+    )
     risen = {"linear": t, "log": 1 - math.exp(-5 * t), "exp": math.exp(5 * t - 5)}[tsa]
-    kept = sure <= 0.5 + risen / 2
+    kept = confidence <= 0.5 + risen / 2
     labels = torch.zeros(200, dtype=torch.int64)
     loss = annealed_loss(logits, labels, tsa, torch.tensor(t, dtype=torch.float64))
-    torch.testing.assert_close(loss, -sure[kept].log().sum() / 200)
+    torch.testing.assert_close(loss, -confidence[kept].log().sum() / 200)

@@ -107,7 +107,7 @@ def test_config_prints_values_origins_and_sentences_as_json():
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["train", "digits", "bach=3"], 2, "did you mean batch?"),
         (["train", "digts"], 2, "did you mean digits?"),
@@ -129,7 +129,7 @@ def test_config_prints_values_origins_and_sentences_as_json():
         (["convert", "nowhere", "out"], 3, "nowhere"),
     ],
 )
-def test_a_mistake_gets_two_lines_and_its_code(words, code, told, tmp_path, monkeypatch):
+def test_a_mistake_gets_two_lines_and_its_code(words, code, message, tmp_path, monkeypatch):
     import torch
 
     if "device=cuda" in words and torch.cuda.is_available():
@@ -139,5 +139,5 @@ def test_a_mistake_gets_two_lines_and_its_code(words, code, told, tmp_path, monk
     assert done.returncode == code, done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 2 and lines[0].startswith("error: ") and lines[1].startswith("  fix: ")
-    assert told in done.stderr
+    assert message in done.stderr
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.name != ".lock"]

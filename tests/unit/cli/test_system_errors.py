@@ -50,7 +50,7 @@ def test_a_full_disk_behind_stdout() -> None:
     assert code == 5 and len(lines) == 2 and "No space left" in lines[0], lines
 
 
-def test_any_error_of_the_system_is_told(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_any_error_of_the_system_is_reported(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     def fail(*words: object, **more: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/some/log.txt")
 
@@ -59,8 +59,10 @@ def test_any_error_of_the_system_is_told(monkeypatch: pytest.MonkeyPatch, capsys
     with pytest.raises(SystemExit) as ended:
         command.main()
     assert ended.value.code == 5
-    told = capsys.readouterr().err.splitlines()
-    assert told[0] == "error: /some/log.txt can't be used: Permission denied" and len(told) == 2
+    message = capsys.readouterr().err.splitlines()
+    assert (
+        message[0] == "error: /some/log.txt can't be used: Permission denied" and len(message) == 2
+    )
     noted = []
     with pytest.raises(OSError), join().contact(lambda *failure: noted.append(failure)):
         fail()
@@ -72,7 +74,7 @@ def test_a_missing_file_is_not_blamed_on_space_or_permissions() -> None:
     assert "/a.npz" in error.what and error.fix.startswith("check that the path exists")
 
 
-def test_metrics_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_metrics_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.metrics.mkdir()
     with pytest.raises(ResourceError, match=r"metrics\.jsonl"):
@@ -80,7 +82,7 @@ def test_metrics_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_file_leaves_the_old_one(tmp_path: Path) -> None:
-    out = tmp_path / "new" / "guesses.csv"
+    out = tmp_path / "new" / "predictions.csv"
     with open_atomic(out) as file:
         file.write("old\n")
     link = tmp_path / "link.csv"
@@ -94,7 +96,7 @@ def test_an_interrupted_file_leaves_the_old_one(tmp_path: Path) -> None:
     with open_atomic(link) as file:
         file.write("new\n")
     assert link.is_symlink() and out.read_text() == "new\n"
-    assert [path.name for path in out.parent.iterdir()] == ["guesses.csv"]
+    assert [path.name for path in out.parent.iterdir()] == ["predictions.csv"]
     with open_atomic(Path(os.devnull)) as file:  # a device is no file to be replaced
         file.write("gone")
     assert not Path(os.devnull).is_file()
@@ -103,7 +105,7 @@ def test_an_interrupted_file_leaves_the_old_one(tmp_path: Path) -> None:
 def test_predictions_that_are_interrupted_leave_the_old_file(
     trained: Path, data: Path, tmp_path: Path
 ) -> None:
-    model, out = Predictor(trained), tmp_path / "guesses.csv"
+    model, out = Predictor(trained), tmp_path / "predictions.csv"
     out.write_text("old\n")
 
     def stop(count: int) -> None:

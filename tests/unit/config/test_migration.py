@@ -152,7 +152,7 @@ def test_remixmatch_keeps_its_three_weights(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_not_ours_is_told(tmp_path: Path) -> None:
+def test_what_is_not_ours_is_reported(tmp_path: Path) -> None:
     text = "alg: fixmatch\ndataset: medmnist\nnet: vit_small\nfrobnicate: 3\nhard_label: False\n"
     done = migrate(write(tmp_path / "theirs.yaml", text))
     assert {"dataset", "net", "frobnicate", "hard_label"} == set(done.lost)

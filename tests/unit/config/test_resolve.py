@@ -1,4 +1,4 @@
-"""Configuration: later wins, and every mistake is told at once."""
+"""Configuration: later wins, and all mistakes are reported at once."""
 
 import pytest
 import yaml
@@ -26,7 +26,7 @@ def test_every_key_has_a_sentence():
     assert all(row["what"] for row in configuration(load("digits")))
 
 
-def test_all_mistakes_are_told_at_once_with_the_nearest_name():
+def test_all_mistakes_are_reported_at_once_with_the_nearest_name():
     with pytest.raises(ConfigError) as caught:
         load("digits", ["bach=3", "steps=0", "seed=zero", "algo.treshold=0.9", "model=wrn-11-2"])
     text = str(caught.value)
@@ -57,7 +57,7 @@ def test_the_line_that_lists_every_key_can_be_typed(words, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["labels=41"], "does not divide by 10 classes"),
         (["algo.threshold=1.5"], "algo.threshold is 1.5"),
@@ -77,10 +77,10 @@ def test_the_line_that_lists_every_key_can_be_typed(words, tmp_path):
         (["word"], "is not key=value"),
     ],
 )
-def test_impossible_values_are_refused_in_words(words, told):
+def test_impossible_values_are_refused_in_words(words, message):
     with pytest.raises(ConfigError) as caught:
         load("digits", words)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "fix:" in str(caught.value)
 
 

@@ -17,7 +17,7 @@ from pipelines.extras import import_problem
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
-from tests.pictures import write_folder
+from tests.image_files import write_folder
 from tests.reading import INSTALLED_FORMATS, check, decode, read_tars
 
 needs_ffcv = pytest.mark.skipif(bool(import_problem("ffcv")), reason="ffcv is not installed")
@@ -135,7 +135,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
 
-def test_the_same_pictures_give_the_same_bytes_whatever_the_number_of_workers(tmp_path):
+def test_the_same_images_give_the_same_bytes_whatever_the_number_of_workers(tmp_path):
     pets = write_folder(tmp_path / "pets", classes=4, per_class=40)
     for workers in (1, 3):
         options = Options(formats=INSTALLED_FORMATS, size=40, quality=80, workers=workers)
@@ -166,7 +166,7 @@ def test_arrays_are_resized_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"formats": ("zip",)}, "zip"),
         ({"formats": ()}, "no format"),
@@ -179,8 +179,8 @@ def test_arrays_are_resized_too(tmp_path):
         ({"on_error": "ignore"}, "ignore"),
     ],
 )
-def test_options_that_cannot_be(wrong, told, tmp_path):
-    with pytest.raises(ConfigError, match=told):
+def test_options_that_cannot_be(wrong, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
         convert(source(*arrays(3)), tmp_path / "out", Options(**wrong))
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Odd pictures come out as people see them; bad ones are told of, or left out."""
+"""Unusual images are read as people see them; bad ones are reported or left out."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from pipelines.convert.open import open_source
 from pipelines.errors import DataError
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
-from tests.pictures import write_folder
+from tests.image_files import write_folder
 from tests.reading import INSTALLED_FORMATS, check
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
@@ -46,8 +46,8 @@ def corner(path: Path) -> tuple[int, int, int]:
     return load(str(path)).getpixel((0, 0))
 
 
-def saved(picture: Image.Image, path: Path, **options) -> Path:
-    picture.save(path, **options)
+def saved(photo: Image.Image, path: Path, **options) -> Path:
+    photo.save(path, **options)
     return path
 
 
@@ -85,28 +85,28 @@ def test_sixteen_bits_are_scaled(tmp_path):
 
 
 def test_a_photograph_taken_sideways_stands_upright(tmp_path):
-    picture = Image.new("RGB", (20, 10), WHITE)
-    picture.paste(RED, (0, 0, 10, 10))
+    photo = Image.new("RGB", (20, 10), WHITE)
+    photo.paste(RED, (0, 0, 10, 10))
     exif = Image.Exif()
     exif[0x0112] = 6  # turn by 90 degrees clockwise
-    upright = load(str(saved(picture, tmp_path / "a.png", exif=exif)))
+    upright = load(str(saved(photo, tmp_path / "a.png", exif=exif)))
     assert upright.size == (10, 20)
     assert (upright.getpixel((5, 2)), upright.getpixel((5, 17))) == (RED, WHITE)
 
 
 def test_the_three_ways_to_a_square():
-    picture = Image.new("RGB", (40, 20), WHITE)
-    picture.paste(RED, (10, 0, 30, 20))
-    squash, crop, pad = (np.asarray(fit(picture, 20, way)) for way in ("squash", "crop", "pad"))
+    photo = Image.new("RGB", (40, 20), WHITE)
+    photo.paste(RED, (10, 0, 30, 20))
+    squash, crop, pad = (np.asarray(fit(photo, 20, way)) for way in ("squash", "crop", "pad"))
     assert (crop == RED).all()
     assert (squash[:, 0] == WHITE).all() and (squash[:, 10] == RED).all()
     assert (pad[0] == 0).all() and (pad[10, 10] == RED).all()
-    wanted = picture.resize((20, 20), Image.Resampling.BICUBIC)
+    wanted = photo.resize((20, 20), Image.Resampling.BICUBIC)
     np.testing.assert_array_equal(squash, np.asarray(wanted))
 
 
-def bad_pictures(folder: Path) -> dict[str, str]:
-    """Write pictures that cannot be taken; return name -> a word of the reason."""
+def bad_photos(folder: Path) -> dict[str, str]:
+    """Write images that cannot be taken; return name -> a word of the reason."""
     good = io.BytesIO()
     Image.effect_noise((64, 64), 80).convert("RGB").save(good, "JPEG")
     whole = good.getvalue()
@@ -126,8 +126,8 @@ def bad_pictures(folder: Path) -> dict[str, str]:
     return {name: why for name, (_, why) in content.items()}
 
 
-def test_bad_pictures_are_refused_with_a_reason(tmp_path):
-    for name, why in bad_pictures(tmp_path).items():
+def test_bad_images_are_refused_with_a_reason(tmp_path):
+    for name, why in bad_photos(tmp_path).items():
         with pytest.raises(BadImageError, match=why or None):
             load(str(tmp_path / name))
     Image.fromarray(np.zeros((4, 4), np.float32)).save(tmp_path / "float.tif")
@@ -156,9 +156,9 @@ def test_ghostscript_does_not_start_for_an_eps_file_of_another_name(tmp_path, mo
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_bad_pictures_stop_the_conversion_with_a_list(workers, tmp_path):
+def test_bad_images_stop_the_conversion_with_a_list(workers, tmp_path):
     source = write_folder(tmp_path / "pets", per_class=30, classes=2)
-    names = bad_pictures(source / "class1")
+    names = bad_photos(source / "class1")
     for number in range(6):
         (source / "class0" / f"void{number}.jpg").touch()
     raw = open_source(str(source), Options(test_fraction=0))
@@ -172,9 +172,9 @@ def test_bad_pictures_stop_the_conversion_with_a_list(workers, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_bad_pictures_are_left_out_and_recorded(workers, tmp_path):
+def test_bad_images_are_left_out_and_recorded(workers, tmp_path):
     source = write_folder(tmp_path / "pets", per_class=30, classes=2)
-    names = bad_pictures(source / "class0")
+    names = bad_photos(source / "class0")
     raw = open_source(str(source), Options(test_fraction=0))
     out = tmp_path / "out"
     convert(raw, out, Options(formats=INSTALLED_FORMATS, workers=workers, on_error="skip"))
@@ -189,7 +189,7 @@ def test_bad_pictures_are_left_out_and_recorded(workers, tmp_path):
         check(store, "train", None, store.labels("train").tolist())
 
 
-def test_a_test_set_of_bad_pictures_alone_leaves_none(tmp_path):
+def test_a_test_set_of_bad_images_alone_leaves_none(tmp_path):
     source = write_folder(tmp_path / "pets", per_class=2)
     (tmp_path / "test" / "class0").mkdir(parents=True)
     (tmp_path / "test" / "class0" / "empty.jpg").touch()

@@ -15,8 +15,8 @@ from pipelines.convert.destination import building
 from pipelines.errors import ConfigError, ResourceError
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
-from tests.listening import PATIENCE, Listener
-from tests.pictures import write_folder
+from tests.image_files import write_folder
+from tests.process_output import PATIENCE, Listener
 from tests.reading import INSTALLED_FORMATS
 
 ROOT = Path(__file__).parents[3]
@@ -28,14 +28,14 @@ import sys
 import threading
 from pkgutil import resolve_name
 from fastssl import cli
-from tests.faults import places
+from tests.faults import fault_points
 
 def hold():
     print("\\nheld", flush=True)
     threading.Event().wait()
 
 owner, name, number = sys.argv[1:4]
-places.at_call(resolve_name(owner), name, int(number), hold)
+fault_points.at_call(resolve_name(owner), name, int(number), hold)
 sys.argv[1:4] = []
 cli.main()
 """
@@ -43,7 +43,7 @@ cli.main()
 INTERRUPTED = """
 import os
 import signal
-places.at_call(
+fault_points.at_call(
     resolve_name("pipelines.convert.tar:TarWriter"), "_write", 5,
     lambda: os.kill(os.getpid(), signal.SIGINT),
 )

@@ -19,7 +19,7 @@ from pipelines.datasets import DATASETS
 from pipelines.sources import cifar
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
-from tests.pictures import noise
+from tests.image_files import noise
 from tests.reading import check, read_beton, read_tars
 from tests.real_data import CIFAR10, PHOTOS, needs_cifar10, needs_photos
 
@@ -106,8 +106,8 @@ def test_real_photographs_as_pixels(photos, tmp_path):
     names = store.class_names
     pixels = []
     for path in paths:
-        with Image.open(path) as picture:
-            whole = picture.convert("RGB")
+        with Image.open(path) as photo:
+            whole = photo.convert("RGB")
             pixels.append(np.asarray(whole.resize((64, 64), Image.Resampling.BICUBIC)))
     check(store, "test", np.stack(pixels), [names.index(path.parent.name) for path in paths])
 
@@ -163,8 +163,8 @@ def test_memory_does_not_grow_with_the_number_of_photographs(tmp_path):
     random = np.random.default_rng(0)
     pictures = []
     for number in range(20):
-        picture = noise((500, 375), random)
-        speckled = np.asarray(picture).astype(int) + random.integers(-20, 21, (375, 500, 3))
+        photo = noise((500, 375), random)
+        speckled = np.asarray(photo).astype(int) + random.integers(-20, 21, (375, 500, 3))
         path = tmp_path / f"{number}.jpg"
         Image.fromarray(speckled.clip(0, 255).astype(np.uint8)).save(path, quality=95)
         pictures.append(path)

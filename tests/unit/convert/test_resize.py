@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 from pipelines.convert import Options, convert, options
 from pipelines.convert.images import fit
 from pipelines.convert.open import open_source
-from tests.pictures import write_folder
+from tests.image_files import write_folder
 
 BICUBIC = Image.Resampling.BICUBIC
 
@@ -29,22 +29,22 @@ def test_every_pixel_is_pillows(way):
     random = np.random.default_rng(1)
     for width, height, side in geometries():
         pixels = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
-        picture = Image.fromarray(np.where(pixels > 127, 255, 0).astype(np.uint8))  # overshoots
+        photo = Image.fromarray(np.where(pixels > 127, 255, 0).astype(np.uint8))  # overshoots
         if way == "squash":
-            wanted = picture.resize((side, side), BICUBIC)
+            wanted = photo.resize((side, side), BICUBIC)
         else:
-            wanted = ImageOps.fit(picture, (side, side), BICUBIC)
+            wanted = ImageOps.fit(photo, (side, side), BICUBIC)
         for many in (False, True):
-            found = fit(picture, side, way, many=many)
+            found = fit(photo, side, way, many=many)
             np.testing.assert_array_equal(
                 np.asarray(found), np.asarray(wanted), f"{width} x {height} to {side}, {many}"
             )
 
 
 @pytest.mark.parametrize("way", ["squash", "crop", "pad"])
-def test_a_store_does_not_tell_how_its_pictures_were_resized(way, tmp_path, monkeypatch):
+def test_a_store_does_not_tell_how_its_images_were_resized(way, tmp_path, monkeypatch):
     pets = write_folder(tmp_path / "pets", per_class=12, size=(40, 61))
-    Image.new("RGB", (30, 50), "red").save(pets / "class0" / "told.jpg", comment=b"a comment")
+    Image.new("RGB", (30, 50), "red").save(pets / "class0" / "commented.jpg", comment=b"a comment")
     files = {}
     for many in (1, 10_000):
         monkeypatch.setattr(options, "MANY", many)

@@ -55,7 +55,7 @@ def steps(name, nets, ranks):
     algorithm = ALGORITHMS[name]
     config = algorithm.config(**CASES[name])
     state = algorithm.init_state(config, facts())
-    told = []
+    message = []
     for seed in range(STEPS):
         batch = make_batch(algorithm, seed, torch.float64)
         mine = replace(
@@ -72,7 +72,7 @@ def steps(name, nets, ranks):
         nets.student.zero_grad()
         out.loss.backward()
         bare = getattr(nets.student, "module", nets.student)
-        told.append(
+        message.append(
             {
                 "loss": ranks.mean(out.loss),
                 "labeled": ranks.mean(out.metrics["loss/labeled"]),
@@ -81,15 +81,15 @@ def steps(name, nets, ranks):
                 **{f"state {k}": v.clone() for k, v in state.items()},
             }
         )
-    return told, calls
+    return message, calls
 
 
 def rank_main(rank, folder):
     """Be one of two ranks; leave what it computed in a file."""
     torch.set_num_threads(1)
     with joined() as group:
-        told = compute(rank, Counted(group.ranks.rank, group.ranks.world))
-        torch.save(told, Path(folder) / f"{rank}.pt")
+        message = compute(rank, Counted(group.ranks.rank, group.ranks.world))
+        torch.save(message, Path(folder) / f"{rank}.pt")
         group.ranks.max(0)
 
 
@@ -98,17 +98,17 @@ def compute(rank, ranks):
 
     from fastssl.distributed.sync_batchnorm import convert
 
-    told = {}
+    message = {}
     for name in CASES:
         nets = nets_for(name)
         student = DistributedDataParallel(
             convert(nets.student), static_graph=True, broadcast_buffers=False
         )
-        told[name] = steps(name, Nets(student, convert(nets.teacher)), ranks)
+        message[name] = steps(name, Nets(student, convert(nets.teacher)), ranks)
     own = torch.arange(3) + 10 * rank
-    told["gather"] = ranks.gather(own)
-    told["take"] = ranks.take(ranks.gather(own))
-    return told
+    message["gather"] = ranks.gather(own)
+    message["take"] = ranks.take(ranks.gather(own))
+    return message
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ def test_two_ranks_equal_one_process_for_fifty_steps(name, data, tmp_path):
 
 
 def stop_the_last_rank(rank):
-    """Have a launcher tell one rank alone to stop, in its third step."""
+    """Let a launcher signal one rank alone to stop, in its third step."""
     ranked.in_double(rank)
     if rank == int(os.environ["WORLD_SIZE"]) - 1:
         runs.before_step(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -100,7 +100,7 @@ def test_a_rank_without_an_image_to_evaluate_takes_part(data, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     words = (*SETTINGS, "steps=2", "validation=1")  # the second rank's share of it is empty
     assert ranked.train(1, one, *words, before=ranked.in_double) == [0]
-    assert ranked.train(2, two, *words, before=ranked.in_double) == [0, 0], ranked.told(two, 1)
+    assert ranked.train(2, two, *words, before=ranked.in_double) == [0, 0], ranked.message(two, 1)
     alone, shared = (runs.metrics(out)[-1] for out in (one, two))
     assert alone["validation_error"] == shared["validation_error"]
     assert alone["error"] == pytest.approx(shared["error"])
@@ -126,9 +126,9 @@ def test_a_rank_that_fails_first_is_named_by_all(data, tmp_path):
         "what": "image 7 is damaged",
         "fix": "convert it again",
     }
-    assert "image 7 is damaged" in ranked.told(out, 1)
-    assert "rank 1 failed first (exit 3): image 7 is damaged" in ranked.told(out, 0)
-    assert "Traceback" not in ranked.told(out, 0)
+    assert "image 7 is damaged" in ranked.message(out, 1)
+    assert "rank 1 failed first (exit 3): image 7 is damaged" in ranked.message(out, 0)
+    assert "Traceback" not in ranked.message(out, 0)
 
 
 def bad_start(rank):
@@ -144,7 +144,7 @@ def test_a_rank_that_cannot_start_leaves_the_run_as_it_is(data, tmp_path):
     assert ranked.train(2, out, *SETTINGS, "steps=2", resume=True, before=bad_start) == [3, 3]
     summary = json.loads((out / "summary.json").read_text())
     assert summary["status"] == "interrupted" and "exit" not in summary
-    assert "rank 1: exit 3" in ranked.told(out, 1)
+    assert "rank 1: exit 3" in ranked.message(out, 1)
 
 
 def stop_rank_1_early(rank):
@@ -160,7 +160,7 @@ def die(rank):
 def test_a_rank_that_is_killed_is_missed(data, tmp_path):
     out = tmp_path / "run"
     assert ranked.train(2, out, *SETTINGS, before=die) == [5, -9]
-    assert "lost contact with another rank" in ranked.told(out, 0)
+    assert "lost contact with another rank" in ranked.message(out, 0)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["status"] == "failed" and summary["exit"] == 5
 
@@ -169,20 +169,20 @@ def test_what_differs_between_ranks_is_named(data, tmp_path):
     out = tmp_path / "seeds"
     assert ranked.train(2, out, only={1: ["seed=5"]}) == [2, 2]
     for rank in range(2):
-        assert "rank 1 has another configuration" in ranked.told(out, rank)
-        assert "'seed': 5 instead of 'seed': 0" in ranked.told(out, rank)
+        assert "rank 1 has another configuration" in ranked.message(out, rank)
+        assert "'seed': 5 instead of 'seed': 0" in ranked.message(out, rank)
     out = tmp_path / "stores"
     make_store(tmp_path / "a", formats=("dali",))
     make_store(tmp_path / "b", count=100, formats=("dali",))
     common = ["data=own", "labels=all"]
     stores = {rank: [*common, f"store={tmp_path / name}"] for rank, name in enumerate("ab")}
     assert ranked.train(2, out, only=stores) == [2, 2]
-    assert "rank 1 has another store than rank 0" in ranked.told(out, 1)
+    assert "rank 1 has another store than rank 0" in ranked.message(out, 1)
 
 
 def test_a_batch_that_does_not_divide_is_refused(data, tmp_path):
     assert ranked.train(2, tmp_path / "run", "batch=11") == [2, 2]
-    assert "batch 11 does not divide by 2 ranks" in ranked.told(tmp_path / "run", 0)
+    assert "batch 11 does not divide by 2 ranks" in ranked.message(tmp_path / "run", 0)
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
@@ -367,13 +367,13 @@ def test_one_process_needs_no_group(monkeypatch):
     assert group.ranks == Ranks(0, 1)
     group.agree({"configuration": "a"})
     group.leave()
-    told = []
-    with pytest.raises(DataError), group.contact(lambda *failure: told.append(failure)):
+    message = []
+    with pytest.raises(DataError), group.contact(lambda *failure: message.append(failure)):
         raise_bad_data()
-    assert told[0][0] == 0 and told[0][1].exit_code == 3
-    with pytest.raises(KeyError), group.contact(lambda *failure: told.append(failure)):
+    assert message[0][0] == 0 and message[0][1].exit_code == 3
+    with pytest.raises(KeyError), group.contact(lambda *failure: message.append(failure)):
         raise KeyError("a bug")
-    assert told[1][1].exit_code == 1 and "KeyError" in told[1][1].what
+    assert message[1][1].exit_code == 1 and "KeyError" in message[1][1].what
 
 
 def rehearse(rank):
@@ -386,7 +386,7 @@ def test_ranks_end_a_dry_run_after_the_same_step(data):
     assert ranked.wait(ranked.start(2, rehearse)) == [0, 0]
 
 
-def test_ranks_that_never_meet_are_told(monkeypatch):
+def test_ranks_that_never_meet_are_reported(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)

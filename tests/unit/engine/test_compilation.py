@@ -1,4 +1,4 @@
-"""What `compile=auto` decides, that it is kept, and what is told of the compiler's work."""
+"""What `compile=auto` decides, that it is kept, and what is logged of the compiler's work."""
 
 import copy
 import logging
@@ -28,9 +28,9 @@ def test_a_short_run_on_a_cpu_is_not_compiled_and_the_config_says_so(run, caplog
     compilation.choose(run.learner, run.data.loader, 0)
     assert run.learner.resolved.config.compile == "off"
     assert run.learner.step is run.learner.algorithm.step
-    told = caplog.messages
-    assert "measuring" in told[0], "who waits is told why, before"
-    assert "too short" in told[1] and len(told) == 2
+    message = caplog.messages
+    assert "measuring" in message[0], "the reason is logged before the wait"
+    assert "too short" in message[1] and len(message) == 2
 
 
 @pytest.mark.parametrize(("compiled", "wanted"), [(0.5, "step"), (2.0, "off")])
@@ -43,12 +43,12 @@ def test_a_long_run_takes_what_is_faster(run, monkeypatch, caplog, compiled, wan
     monkeypatch.setattr(compilation, "seconds", seconds)
     monkeypatch.setattr(compilation, "SHORT", 100)
     compilation.choose(run.learner, run.data.loader, 0)
-    told = caplog.messages
-    assert ["measuring" in line for line in told[:3]] == [True, True, False]
-    assert any("first step" in line for line in told[3:]) == (wanted == "step")
+    message = caplog.messages
+    assert ["measuring" in line for line in message[:3]] == [True, True, False]
+    assert any("first step" in line for line in message[3:]) == (wanted == "step")
     assert run.learner.resolved.config.compile == wanted
     assert isinstance(run.learner.step, compilation.Compiled) == (wanted == "step")
-    assert "1000 ms" in told[2] and f"{1000 * compiled:.0f} ms compiled" in told[2]
+    assert "1000 ms" in message[2] and f"{1000 * compiled:.0f} ms compiled" in message[2]
 
 
 def test_measuring_leaves_the_run_as_it_was(run):
@@ -91,7 +91,7 @@ def broken(x):
     return StepOutput(loss=(x * 2).sum(), metrics={})
 
 
-def test_a_recompile_after_the_warm_up_is_told_with_its_reason(caplog):
+def test_a_recompile_after_the_warm_up_is_reported_with_its_reason(caplog):
     caplog.set_level(logging.INFO, compilation.__name__)
     torch._dynamo.reset()
     step = compilation.Compiled(tiny, "step", 1, backend="eager")
@@ -115,7 +115,7 @@ def test_a_second_start_is_warm_and_says_so(tmp_path, monkeypatch, caplog):
     assert warm == [False, True]
 
 
-def test_a_graph_break_is_told_by_name_over_ranks_and_refused_in_one_process(caplog):
+def test_a_graph_break_is_reported_by_name_over_ranks_and_refused_in_one_process(caplog):
     caplog.set_level(logging.INFO, compilation.__name__)
     torch._dynamo.reset()
     before = torch._dynamo.config.optimize_ddp

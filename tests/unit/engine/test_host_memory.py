@@ -14,7 +14,7 @@ import resource
 import sys
 
 # A fault gives a page of 4 KiB or, where transparent huge pages are on, one of 2 MiB. Only with
-# huge pages off does the number of faults tell how much memory was asked for.
+# huge pages off does the number of faults show how much memory was requested.
 PR_SET_THP_DISABLE = 41
 assert ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0
 

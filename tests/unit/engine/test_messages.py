@@ -40,16 +40,16 @@ def training_of(progress=None, skipped=0, fp16=False):
     )
 
 
-def test_the_line_to_go_on_is_told_as_it_must_be_typed(monkeypatch):
-    told = summary.summarize(training_of(), {}, "interrupted")
+def test_the_line_to_go_on_is_reported_as_it_must_be_typed(monkeypatch):
+    message = summary.summarize(training_of(), {}, "interrupted")
     typed = ["/venv/bin/fastssl", "train", "digits", "--out", "my runs/a", "algo.threshold=0.9"]
     monkeypatch.setattr("sys.argv", typed)
     line = "fastssl train digits --out 'my runs/a' algo.threshold=0.9 --resume"
-    assert summary.end_lines(told, Path("a"))[-1] == f"interrupted and saved; to go on: {line}"
+    assert summary.end_lines(message, Path("a"))[-1] == f"interrupted and saved; to go on: {line}"
     monkeypatch.setattr("sys.argv", [*typed, "--resume"])
-    assert summary.end_lines(told, Path("a"))[-1].endswith(line)
+    assert summary.end_lines(message, Path("a"))[-1].endswith(line)
     monkeypatch.setattr("sys.argv", ["my_script.py"])
-    assert "my_script" not in summary.end_lines(told, Path("a"))[-1]
+    assert "my_script" not in summary.end_lines(message, Path("a"))[-1]
 
 
 @pytest.mark.parametrize(
@@ -64,20 +64,20 @@ def test_the_median_is_told_over_the_evaluations_there_were(errors, median):
     progress = TrainingProgress()
     for progress.step, error in enumerate(errors, 1):
         progress.add_evaluation({"error": error})
-    told = summary.summarize(training_of(progress), {}, "finished")
-    assert f"median error  {median}" in summary.end_lines(told, Path("a"))
-    assert told["evaluations"] == len(errors)
+    message = summary.summarize(training_of(progress), {}, "finished")
+    assert f"median error  {median}" in summary.end_lines(message, Path("a"))
+    assert message["evaluations"] == len(errors)
 
 
 def test_a_run_that_was_never_evaluated_says_so_and_names_no_step():
-    told = summary.summarize(training_of(TrainingProgress(step=2)), {}, "interrupted")
-    assert summary.end_lines(told, Path("a"))[:2] == [
+    message = summary.summarize(training_of(TrainingProgress(step=2)), {}, "interrupted")
+    assert summary.end_lines(message, Path("a"))[:2] == [
         "error         not evaluated yet",
         "time          0:00 for 2 steps",
     ]
 
 
-def test_steps_that_fp16_skipped_are_told(monkeypatch):
+def test_steps_that_fp16_skipped_are_reported(monkeypatch):
     lines = []
     monkeypatch.setattr(progress_bar.logger, "info", lambda text, *a, **k: lines.append(text % a))
     display = Display(10)
@@ -86,9 +86,9 @@ def test_steps_that_fp16_skipped_are_told(monkeypatch):
     display.log_metrics(6, {**line, "fp16_skipped": 3})
     assert "fp16" not in lines[0] and "fp16 skipped 3" in lines[1]
     for skipped in (0, 3):
-        told = summary.summarize(training_of(skipped=skipped, fp16=True), {}, "finished")
-        assert told["fp16_skipped"] == skipped
-        shown = "\n".join(summary.end_lines(told, Path("a")))
+        message = summary.summarize(training_of(skipped=skipped, fp16=True), {}, "finished")
+        assert message["fp16_skipped"] == skipped
+        shown = "\n".join(summary.end_lines(message, Path("a")))
         assert ("fp16 skipped  3 steps" in shown) == (skipped > 0)
     assert "fp16_skipped" not in summary.summarize(training_of(), {}, "finished")
 
@@ -96,10 +96,10 @@ def test_steps_that_fp16_skipped_are_told(monkeypatch):
 def test_a_failure_is_written_only_by_the_process_that_trains(tmp_path, capsys):
     folder = RunFolder(tmp_path)
     folder.config.write_text("data: digits\n")
-    failures.write_failure(folder, 0, DataError("bad", "mend"), 2)
+    failures.write_failure(folder, 0, DataError("bad", "repair it"), 2)
     assert "rank 0: exit 3" in capsys.readouterr().err and not folder.summary.exists()
     folder.training = True
-    failures.write_failure(folder, 0, DataError("bad", "mend"), 1)
+    failures.write_failure(folder, 0, DataError("bad", "repair it"), 1)
     assert capsys.readouterr().err == ""
     assert json.loads(folder.summary.read_text())["what"] == "bad"
 
@@ -157,9 +157,9 @@ STARTS = ["data", "learn", "model", "device", "reader", "run"]
 
 
 def test_what_will_run_is_said_before_the_first_step_is_measured(data, tmp_path):
-    out, told = tmp_path / "run", tmp_path / "told"
-    assert runs.train(out, "compile=auto", "steps=1", before=partial(told_to, told)) == 0
-    lines = [line.partition(" ")[0] for line in told.read_text().splitlines()]
+    out, message = tmp_path / "run", tmp_path / "message"
+    assert runs.train(out, "compile=auto", "steps=1", before=partial(told_to, message)) == 0
+    lines = [line.partition(" ")[0] for line in message.read_text().splitlines()]
     assert lines[:9] == [*STARTS, "compile:", "MEASURED", "compile"]
     kept = [line.split()[2] for line in (out / "log.txt").read_text().splitlines()[:8]]
     assert kept == [*STARTS, "compile:", "compile"], "the log begins where the run does"

@@ -1,4 +1,4 @@
-"""The sheet of views: it shows what Pillow would make, and damage and bad names are told."""
+"""The sheet of views: it shows what Pillow would make, and damage and bad names are reported."""
 
 import errno
 import os
@@ -26,8 +26,8 @@ def resolved(data: Path) -> ResolvedConfig:
 def test_the_sheet_shows_the_views_that_pillow_makes(
     resolved: ResolvedConfig, tmp_path: Path
 ) -> None:
-    told = view_sheet.write_sheet(resolved, tmp_path / "made" / "v.png")
-    assert "digits" in told and "strong x 4" in told
+    message = view_sheet.write_sheet(resolved, tmp_path / "made" / "v.png")
+    assert "digits" in message and "strong x 4" in message
     sheet = np.asarray(Image.open(tmp_path / "made" / "v.png"))
     store = ensure_store("digits")
     made = recipes(flip=False, padding=2, size=(16, 16))
@@ -43,7 +43,7 @@ def test_the_sheet_shows_the_views_that_pillow_makes(
             np.testing.assert_array_equal(shown, cell, f"row {row}, column {column}")
 
 
-def test_a_name_that_is_no_png_is_told_before_anything_is_drawn(
+def test_a_name_that_is_no_png_is_reported_before_anything_is_drawn(
     resolved: ResolvedConfig, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"v\.gif") as caught:

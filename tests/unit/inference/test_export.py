@@ -96,7 +96,7 @@ def test_a_file_that_differs_is_refused_and_not_left_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_and_missing_packages_are_told(
+def test_names_and_missing_packages_are_reported(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=r"no format ends in '\.pth'"):

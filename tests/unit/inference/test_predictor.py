@@ -1,4 +1,4 @@
-"""Predicting prepares pictures exactly as evaluation does, from whatever they are handed as."""
+"""Predicting prepares images exactly as evaluation does, from whatever they are handed as."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ def digits(data: Path) -> Store:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path, digits: Store) -> Path:
+def photos(tmp_path: Path, digits: Store) -> Path:
     """The first test images of the digits as files, by their index."""
     folder = tmp_path / "pictures"
     folder.mkdir()
@@ -70,7 +70,7 @@ def test_a_store_gives_the_predictions_of_evaluation_to_the_bit(
     assert len(set(ours.argmax(axis=1))) > 3, "the model says one thing of all: nothing is tested"
 
 
-def test_the_pictures_of_a_raw_store_give_the_predictions_of_evaluation(
+def test_the_images_of_a_raw_store_give_the_predictions_of_evaluation(
     trained: Path, model: Predictor, digits: Store, tmp_path: Path
 ) -> None:
     logits = evaluated(trained, digits).numpy()
@@ -83,7 +83,7 @@ def test_the_pictures_of_a_raw_store_give_the_predictions_of_evaluation(
 
 
 def colored(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return pictures of three colours that run into each other, with grain, and their labels."""
+    """Return images of three colours that run into each other, with grain, and their labels."""
     random = np.random.default_rng(seed)
     labels = np.arange(count) % 3
     base = np.array([[150, 110, 110], [110, 150, 110], [110, 110, 150]])[labels]
@@ -115,7 +115,7 @@ def test_the_originals_of_a_jpeg_store_are_judged_like_the_store(tmp_path: Path)
     assert abs(100 * np.mean(wrong) - error) <= 0.5
 
 
-def test_one_picture_is_the_same_picture_in_every_form(
+def test_one_image_is_the_same_image_in_every_form(
     model: Predictor, digits: Store, tmp_path: Path
 ) -> None:
     pixels = np.array(digits.image("test", 3))
@@ -163,21 +163,19 @@ def test_features_are_those_before_the_classifier(model: Predictor, digits: Stor
         np.zeros((4, 4, 3), np.int64),
     ],
 )
-def test_what_is_no_picture_is_refused(bad: object) -> None:
+def test_what_is_no_image_is_refused(bad: object) -> None:
     with pytest.raises(DataError):
         to_image(bad)
 
 
-def test_files_folders_globs_and_lists_are_found(pictures: Path) -> None:
-    inner = pictures / "inner"
+def test_files_folders_globs_and_lists_are_found(photos: Path) -> None:
+    inner = photos / "inner"
     inner.mkdir()
-    (pictures / "000.png").rename(inner / "deep.PNG")
-    (pictures / "notes.txt").write_text("not an image")
-    everything = list(files([str(pictures)], []))
+    (photos / "000.png").rename(inner / "deep.PNG")
+    (photos / "notes.txt").write_text("not an image")
+    everything = list(files([str(photos)], []))
     assert len(everything) == 30 and str(inner / "deep.PNG") in everything
-    assert list(files([f"{pictures}/00?.png"], [])) == [
-        f"{pictures}/00{i}.png" for i in range(1, 10)
-    ]
+    assert list(files([f"{photos}/00?.png"], [])) == [f"{photos}/00{i}.png" for i in range(1, 10)]
     assert list(files(["-"], ["a.png\n", "\n", "b c.png\r\n"])) == ["a.png", "b c.png"]
     assert list(files(["missing.png", "none*.png"], [])) == ["missing.png", "none*.png"]
 
@@ -198,13 +196,13 @@ def bomb() -> bytes:
 
 
 def test_bad_files_are_listed_and_the_rest_is_done(
-    trained: Path, pictures: Path, tmp_path: Path
+    trained: Path, photos: Path, tmp_path: Path
 ) -> None:
-    (pictures / "bomb.png").write_bytes(bomb())
-    (pictures / "text.jpg").write_text("hello")
-    (pictures / "empty.gif").write_bytes(b"")
+    (photos / "bomb.png").write_bytes(bomb())
+    (photos / "text.jpg").write_text("hello")
+    (photos / "empty.gif").write_bytes(b"")
     out, lines = tmp_path / "out" / "g.csv", tmp_path / "g.jsonl"
-    words = ["predict", str(trained), str(pictures), "gone.png", "--csv", str(out)]
+    words = ["predict", str(trained), str(photos), "gone.png", "--csv", str(out)]
     done = runner.invoke(app, [*words, "--jsonl", str(lines)])
     assert done.exit_code == 0, done.output
     for name in ("bomb.png", "text.jpg", "empty.gif", "gone.png"):
@@ -236,16 +234,16 @@ def test_probabilities_have_a_column_each(trained: Path, digits: Store, tmp_path
 
 
 def test_names_are_neither_formulas_nor_escape_sequences(
-    model: Predictor, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Predictor, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(pictures)
-    (pictures / "000.png").rename("=cmd.png")
+    monkeypatch.chdir(photos)
+    (photos / "000.png").rename("=cmd.png")
     classes = ['=HYPERLINK("x")', *model.classes[1:]]
     named = Predictor.__new__(Predictor)
     vars(named).update(vars(model), classes=classes)
     bad = "\x1b]0;x\x07.png"
     tally = predict(
-        named, ["=cmd.png", *map(str, pictures.glob("0*.png")), bad], table=tmp_path / "p"
+        named, ["=cmd.png", *map(str, photos.glob("0*.png")), bad], table=tmp_path / "p"
     )
     rows = list(csv.reader(io.StringIO((tmp_path / "p").read_text())))
     assert rows[1][0] == "'=cmd.png"
@@ -254,8 +252,8 @@ def test_names_are_neither_formulas_nor_escape_sequences(
     assert tally.bad[0]["path"] == bad
 
 
-def test_csv_on_stdout_is_csv_alone(trained: Path, pictures: Path) -> None:
-    listed = "\n".join(map(str, sorted(pictures.iterdir())[:4]))
+def test_csv_on_stdout_is_csv_alone(trained: Path, photos: Path) -> None:
+    listed = "\n".join(map(str, sorted(photos.iterdir())[:4]))
     done = runner.invoke(app, ["predict", str(trained), "-", "--csv", "-"], input=listed)
     assert len(list(csv.DictReader(io.StringIO(done.stdout)))) == 4
     assert "4 images" in done.stderr

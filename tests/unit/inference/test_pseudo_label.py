@@ -1,4 +1,4 @@
-"""Pseudo-labels: of the right pictures, by the right thresholds, and fit to be converted again."""
+"""Pseudo-labels: of the right images, by the right thresholds, and fit to be converted again."""
 
 import csv
 import html
@@ -20,7 +20,7 @@ from fastssl.errors import ConfigError
 from fastssl.inference import contact_sheet, pseudo_label
 from fastssl.inference.predictor import Predictor
 from pipelines.store.store import Store, open_store
-from tests.pictures import noise, write_flat, write_folder
+from tests.image_files import noise, write_flat, write_folder
 
 
 @pytest.fixture(scope="module")
@@ -111,14 +111,14 @@ def test_filters_leave_lines_out(trained: Path, data: Path, tmp_path: Path) -> N
 
 
 def own_folder(path: Path) -> list[Path]:
-    """Write pictures with names that need quoting, none of them in class folders."""
+    """Write images with names that need quoting, none of them in class folders."""
     path.mkdir()
     random = np.random.default_rng(0)
     names = [f'odd, "{place}"\n<b>.png' if place == 1 else f"{place}.png" for place in range(24)]
     for place, name in enumerate(names):
-        picture = np.asarray(noise((16, 16), random)) // 4
-        picture[:, :, place % 2] += 150
-        Image.fromarray(picture.astype(np.uint8)).save(path / name)
+        photo = np.asarray(noise((16, 16), random)) // 4
+        photo[:, :, place % 2] += 150
+        Image.fromarray(photo.astype(np.uint8)).save(path / name)
     return [path / name for name in names]
 
 
@@ -161,8 +161,8 @@ def test_the_sheet_shows_both_ends_of_every_class(
     assert pseudo_labels.confidence[least].min() == own.min()
     assert not set(most) & set(least)
     contact_sheet.write_sheet(pseudo_labels, tmp_path / "s.png")
-    with Image.open(tmp_path / "s.png") as picture:
-        assert picture.size[0] > 1000
+    with Image.open(tmp_path / "s.png") as photo:
+        assert photo.size[0] > 1000
     with pytest.raises(ConfigError, match="contact sheet"):
         contact_sheet.write_sheet(pseudo_labels, tmp_path / "s.pdf")
 

@@ -57,8 +57,8 @@ def test_a_command_holds_no_path_of_the_machine(
         "--size",
         "32",
     ]
-    told = measure.command_line(words)
-    assert told == "fastssl profile views --out=made/here store=data --size 32"
+    message = measure.command_line(words)
+    assert message == "fastssl profile views --out=made/here store=data --size 32"
     assert measure.command_line(["/opt/lib/fastssl/__main__.py", "list"]) == "fastssl list"
 
 

@@ -1,4 +1,4 @@
-"""One's own pictures: class folders, lists of labels, pictures without a label."""
+"""One's own images: class folders, lists of labels, images without a label."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from pipelines.sources.folder import side_for
 from pipelines.sources.hold_out import held_out
 from pipelines.store.store import Store, open_store
 from pipelines.store.verify import verify
-from tests.pictures import write_flat, write_folder
+from tests.image_files import write_flat, write_folder
 from tests.reading import check
 
 
@@ -32,8 +32,8 @@ def by_pillow(path: str, size: int) -> np.ndarray:
     """Crop the middle as ImageOps.fit does."""
     from PIL import ImageOps
 
-    with Image.open(path) as picture:
-        whole = picture.convert("RGB")
+    with Image.open(path) as photo:
+        whole = photo.convert("RGB")
         return np.asarray(ImageOps.fit(whole, (size, size), Image.Resampling.BICUBIC))
 
 
@@ -42,7 +42,7 @@ def test_class_folders_are_read_back_pixel_by_pixel(tmp_path):
     store = stored(source, tmp_path / "out", test_fraction=0.25)
     assert store.class_names == ["class0", "class1", "class2"]
     assert (store.splits["train"].count, store.splits["test"].count) == (18, 6)
-    assert store.splits["train"].height == 32  # the largest usual side that the pictures fill
+    assert store.splits["train"].height == 32  # the largest usual side that the images fill
     for split in store.splits:
         paths = store.source_paths(split)
         kinds = [int(Path(path).parent.name[-1]) for path in paths]
@@ -93,7 +93,7 @@ def test_the_test_set_does_not_depend_on_where_the_folder_lies(tmp_path):
     assert chosen[0] == chosen[1]
 
 
-def told(raw) -> str:
+def message(raw) -> str:
     return "\n".join([*raw.notes, *raw.warnings])
 
 
@@ -101,18 +101,18 @@ def test_few_test_images_are_counted_and_warned_about(tmp_path):
     source = write_folder(tmp_path / "pets", per_class=5, size=(8, 8))
     raw = open_source(str(source), Options())
     assert set(raw.splits) == {"train"}  # a tenth of five labels is less than one
-    assert "15 training images, 15 of them labeled (5 per class); 0 test images" in told(raw)
+    assert "15 training images, 15 of them labeled (5 per class); 0 test images" in message(raw)
     assert "no test images" in raw.warnings[0]
     raw = open_source(str(source), Options(test_fraction=0.4))
-    assert "9 training images" in told(raw) and "6 test images (2 per class)" in told(raw)
+    assert "9 training images" in message(raw) and "6 test images (2 per class)" in message(raw)
     assert "6 test images, 2 of the class class0, are too few" in raw.warnings[0]
     many = write_folder(tmp_path / "many", classes=5, per_class=20, size=(8, 8))
     assert open_source(str(many), Options(test_fraction=0.5)).warnings == []
     single = write_folder(tmp_path / "many" / "rare", classes=1, per_class=1).parent
-    assert "classes with one labeled image: rare" in told(open_source(str(single), Options()))
+    assert "classes with one labeled image: rare" in message(open_source(str(single), Options()))
 
 
-def test_pictures_without_a_label_follow_the_labeled_ones(tmp_path):
+def test_images_without_a_label_follow_the_labeled_ones(tmp_path):
     source = write_folder(tmp_path / "pets", per_class=4)
     loose = write_flat(tmp_path / "loose", count=5)
     test = write_folder(tmp_path / "held", classes=2, per_class=2, seed=9)
@@ -167,7 +167,7 @@ def test_a_list_of_labels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("gone.jpg,cat\n", "not under"),
         ("../pile/../secret.jpg,cat\n", "not under"),
@@ -176,11 +176,11 @@ def test_a_list_of_labels(tmp_path):
         ("", "no label"),
     ],
 )
-def test_a_list_of_labels_that_is_wrong(text, told, tmp_path):
+def test_a_list_of_labels_that_is_wrong(text, message, tmp_path):
     source = write_flat(tmp_path / "pile", count=2)
     (tmp_path / "secret.jpg").write_bytes((source / "loose1.jpg").read_bytes())
     (tmp_path / "labels.csv").write_text(text)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         open_source(str(source), Options(labels=tmp_path / "labels.csv"))
 
 
@@ -256,12 +256,12 @@ def test_a_list_of_test_images_is_tested_on_and_left_out_of_training(tmp_path):
     )
     raw = open_source(str(source), Options(test_list=tested))
     assert labels_of(raw, "test") == {"picture1.jpg": 0, "picture2.jpg": 1, "loose1.jpg": 1}
-    assert "2 test images are left out of training" in told(raw)
+    assert "2 test images are left out of training" in message(raw)
     everything = [f"class1/picture{number}.jpg,class1" for number in range(4)]
     only = open_source(
         str(source), Options(test_list=write_list(tmp_path / "all.csv", *everything))
     )
-    assert "classes without a labeled training image: class1" in told(only)
+    assert "classes without a labeled training image: class1" in message(only)
     (chunk,) = raw.splits["train"].chunks()
     assert len(chunk.paths) == 6 and not {*chunk.paths} & {str(source / "class1/picture2.jpg")}
     for rows, why in [
@@ -314,7 +314,7 @@ def test_what_is_passed_over_is_counted_with_the_way_to_include_it(tmp_path):
         (source / "class0" / f"{number}.txt").touch()
     (source / "class1" / "README").touch()
     (source / "class1" / "\x1b[31m.x\x1b").touch()
-    text = told(open_source(str(source), Options()))
+    text = message(open_source(str(source), Options()))
     assert "3 HEIC images were passed over; to include them: pip install pillow-heif" in text
     assert "5 files whose suffix is not that of an image were passed over: 3 .txt" in text
     assert "1 no suffix" in text and "\x1b" not in text
@@ -351,7 +351,7 @@ def test_heic_images_are_read_if_pillow_heif_is_installed(tmp_path, monkeypatch)
         source = write_folder(tmp_path / "pets", classes=2, per_class=2)
         Image.new("RGB", (40, 40), "red").save(source / "class0" / "red.heic", "PNG")
         raw = open_source(str(source), Options(test_fraction=0))
-        assert raw.splits["train"].count == 5 and "HEIC" not in told(raw)
+        assert raw.splits["train"].count == 5 and "HEIC" not in message(raw)
     finally:
         image_formats.accepted.cache_clear()
         image_formats.suffixes.cache_clear()

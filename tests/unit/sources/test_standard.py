@@ -79,8 +79,8 @@ def test_stl10_has_the_labeled_images_first(tmp_path, monkeypatch):
 
 
 def as_jpeg(path: Path, size: int) -> np.ndarray:
-    with Image.open(path) as picture:
-        small = picture.convert("RGB").resize((size, size), Image.Resampling.BICUBIC)
+    with Image.open(path) as photo:
+        small = photo.convert("RGB").resize((size, size), Image.Resampling.BICUBIC)
     file = io.BytesIO()
     small.save(file, "JPEG", quality=95)
     return np.asarray(Image.open(file).convert("RGB"))

@@ -20,7 +20,7 @@ from pipelines.store.index import escape, unescape
 from pipelines.store.manifest import digest, render
 from pipelines.store.store import default_place, open_store
 from pipelines.store.verify import verify
-from tests.pictures import write_folder
+from tests.image_files import write_folder
 from tests.small_stores import make_store
 
 

@@ -13,7 +13,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.store import manifest
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
-from tests.pictures import write_folder
+from tests.image_files import write_folder
 from tests.reading import INSTALLED_FORMATS
 
 

@@ -18,7 +18,7 @@ from fastssl.profiling import views as our_views
 from fastssl.profiling.subjects import ConvertOptions, CplOptions, ViewsOptions
 from fastssl.profiling.synthetic import make_batch, synthetic_learner, to_double
 from pipelines.extras import import_problem
-from tests.pictures import noise, write_flat, write_folder
+from tests.image_files import noise, write_flat, write_folder
 from tools.bench import collectives, convert, cpl, photos, predict, step, views
 from tools.bench.operators import convolutions, gflops
 from tools.bench.process import CaseProcess

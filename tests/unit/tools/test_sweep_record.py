@@ -77,13 +77,13 @@ def test_a_sweep_that_is_not_done_has_no_record(tmp_path, make):
         make(tmp_path / "a_sweep")
 
 
-def test_settings_of_the_algorithm_and_the_command_are_told(tmp_path, make):
+def test_settings_of_the_algorithm_and_the_command_are_reported(tmp_path, make):
     write(tmp_path / "a_sweep", keys={"algo.forward": "split"})
     record, _ = make(tmp_path / "a_sweep")
     assert [row["algo"] for row in record["results"]] == [{"forward": "split"}] * 2
-    told = record["environment"]
-    assert told["commit"] == "abc"
-    assert told["command"] == "fastssl sweep a_sweep --jobs 2 --out runs/a_sweep"
+    message = record["environment"]
+    assert message["commit"] == "abc"
+    assert message["command"] == "fastssl sweep a_sweep --jobs 2 --out runs/a_sweep"
     record, _ = make(tmp_path / "a_sweep", "--command", "fastssl sweep mine --jobs 1")
     assert record["environment"]["command"] == "fastssl sweep mine --jobs 1"
 

@@ -18,15 +18,15 @@ def output(pseudo_label, trusted):
 
 
 def counted(truth, steps):
-    """Count by hand, picture by picture."""
+    """Count by hand, image by image."""
     seen, trusted, right = ([0] * CLASSES for _ in range(3))
     for pseudo_label, trust, positions in steps:
-        for one, sure, place in zip(pseudo_label, trust, positions, strict=True):
+        for one, confidence, place in zip(pseudo_label, trust, positions, strict=True):
             if truth[place] < 0:
                 continue
             seen[truth[place]] += 1
-            trusted[truth[place]] += sure
-            right[truth[place]] += sure and one == truth[place]
+            trusted[truth[place]] += confidence
+            right[truth[place]] += confidence and one == truth[place]
     return seen, trusted, right
 
 
@@ -37,7 +37,7 @@ def test_quality_is_what_plain_counting_finds():
     steps = []
     for _ in range(3):
         positions = [dice.randrange(50) for _ in range(20)]  # they may repeat
-        # -1 is nobody's guess: it must not count as right where the truth is unknown.
+        # -1 is no pseudo-label: it must not count as right where the truth is unknown.
         pseudo_label = [dice.choice([-1, 0, 1, 2, 3]) for _ in positions]
         trust = [dice.random() < 0.6 for _ in positions]
         steps.append((pseudo_label, trust, positions))
@@ -56,7 +56,7 @@ def test_quality_is_what_plain_counting_finds():
     assert quality.read(Ranks()) == {}, "the sums begin anew"
 
 
-def test_nothing_is_told_where_no_truth_is_known():
+def test_nothing_is_reported_where_no_truth_is_known():
     quality = PseudoLabelStats(torch.full((5,), -1), CLASSES)
     quality.add(output(torch.zeros(5).long(), torch.ones(5)), torch.arange(5))
     assert quality.read(Ranks()) == {}

@@ -48,7 +48,7 @@ def test_a_run_that_began_while_the_lock_was_waited_for_is_seen(tmp_path, monkey
     folder.release()
 
 
-def test_who_may_not_write_checkpoints_is_told_at_once(tmp_path):
+def test_who_may_not_write_checkpoints_is_reported_at_once(tmp_path):
     program = (
         "import os, sys\nfrom pathlib import Path\nfrom fastssl.tracking.run_dir import RunFolder\n"
         "if os.getuid() == 0: os.setuid(65534)\n"
@@ -96,7 +96,7 @@ def test_a_lock_that_somebody_deleted_stops_nobody(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         ("init=runs/x", "type init=null to"),
         ("algorithm=fixmatch", "type algorithm=flexmatch to"),
@@ -104,27 +104,30 @@ def test_a_lock_that_somebody_deleted_stops_nobody(tmp_path):
         ("nesterov=false", "type nesterov=true to"),
     ],
 )
-def test_the_setting_to_go_on_with_can_be_typed_as_it_is_told(word, told, tmp_path):
+def test_the_setting_to_go_on_with_can_be_typed_as_it_is_reported(word, message, tmp_path):
     folder = RunFolder(tmp_path)
     begun = load("digits", [])
     folder.config.write_text(yaml.safe_dump(begun.as_dict()))
     with pytest.raises(ConfigError, match="was started with") as caught:
         launch.same_run(load("digits", [word]), folder)
-    assert told in caught.value.fix
+    assert message in caught.value.fix
     again = caught.value.fix.split()[1]
     assert launch.same_run(load("digits", [word, again]), folder).as_dict() == begun.as_dict()
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "out of memory"),
         (RuntimeError("can't start new thread"), "no more threads"),
         (torch.AcceleratorError("CUDA error: uncorrectable ECC error\nmore"), "ECC error"),
     ],
 )
-def test_what_the_machine_refuses_is_told_in_two_lines(error, told):
-    with pytest.raises(ResourceError, match=told) as caught, failures.out_of_memory(load("digits")):
+def test_what_the_machine_refuses_is_reported_in_two_lines(error, message):
+    with (
+        pytest.raises(ResourceError, match=message) as caught,
+        failures.out_of_memory(load("digits")),
+    ):
         raise error
     assert len(str(caught.value).splitlines()) == 2
 

@@ -39,7 +39,7 @@ def one_op(kernel: str, name: str, images: np.ndarray, magnitudes: np.ndarray) -
     return run(kernel, images, rows, recipe)
 
 
-def pictures(count: int, size: tuple[int, int], seed: int) -> np.ndarray:
+def photos(count: int, size: tuple[int, int], seed: int) -> np.ndarray:
     """Random images of several kinds: noise, few levels, dull, smooth, one flat channel."""
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (count, *size, 3), dtype=np.uint8)
@@ -81,13 +81,13 @@ def assert_exact(kernel: str, images: np.ndarray, count: int) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_every_op_equals_pillow(kernel: str, size: tuple[int, int]) -> None:
-    assert_exact(kernel, pictures(60, size, seed=3), 60)
+    assert_exact(kernel, photos(60, size, seed=3), 60)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("axis", ["TranslateX", "TranslateY"])
 def test_translations_on_the_edge_of_rounding_equal_pillow(kernel: str, axis: str) -> None:
-    image = pictures(1, (32, 32), seed=1)
+    image = photos(1, (32, 32), seed=1)
     half = np.array([shift / 32 for shift in (-3.5, -0.5, 0.5, 1.5, 6.5, 0.4999999999999999)])
     near = np.concatenate([half, np.nextafter(half, -1), np.nextafter(half, 1), half * (1 - 1e-15)])
     made = one_op(kernel, axis, np.repeat(image, len(near), axis=0), near)
@@ -99,7 +99,7 @@ def test_translations_on_the_edge_of_rounding_equal_pillow(kernel: str, axis: st
 def test_quarter_turns_and_tiny_angles_equal_pillow(kernel: str) -> None:
     angles = np.array([0, 90, 180, 270, -90, 360, 1e-17, -1e-17, 1e-14, 89.999999999, 45])
     for size in ((32, 32), (20, 33)):
-        image = pictures(1, size, seed=1)
+        image = photos(1, size, seed=1)
         made = one_op(kernel, "Rotate", np.repeat(image, len(angles), axis=0), angles)
         for v, got in zip(angles, made, strict=True):
             wanted = pillow_views.on_array("Rotate", image[0], float(v))
@@ -110,7 +110,7 @@ def test_quarter_turns_and_tiny_angles_equal_pillow(kernel: str) -> None:
 @pytest.mark.parametrize("name", ["Brightness", "Color", "Contrast", "Sharpness"])
 def test_factors_outside_the_range_equal_pillow(kernel: str, name: str) -> None:
     factors = np.array([0.0, 1e-6, 0.01, 1.0, 1.3, 2.0, 7.5])
-    images = pictures(len(factors), (32, 32), seed=8)
+    images = photos(len(factors), (32, 32), seed=8)
     made = one_op(kernel, name, images, factors)
     for image, v, got in zip(images, factors, made, strict=True):
         np.testing.assert_array_equal(got, pillow_views.on_array(name, image, float(v)), str(v))
@@ -126,7 +126,7 @@ def test_blends_round_twice_as_pillow_does(kernel: str, name: str) -> None:
         for towards in (0.0, 1.0):
             factors.append(factor)
             factors.append(np.nextafter(factor, np.float32(towards)))
-    images = pictures(len(factors), (32, 32), seed=9)
+    images = photos(len(factors), (32, 32), seed=9)
     made = one_op(kernel, name, images, np.array(factors, np.float64))
     for image, v, got in zip(images, factors, made, strict=True):
         np.testing.assert_array_equal(got, pillow_views.on_array(name, image, float(v)), str(v))
@@ -135,7 +135,7 @@ def test_blends_round_twice_as_pillow_does(kernel: str, name: str) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("size", [(1, 1), (2, 5), (3, 3)], ids=str)
 def test_tiny_images_equal_pillow(kernel: str, size: tuple[int, int]) -> None:
-    assert_exact(kernel, pictures(10, size, seed=4), 10)
+    assert_exact(kernel, photos(10, size, seed=4), 10)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -149,7 +149,7 @@ def test_images_of_one_color_equal_pillow(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_apply_op_is_the_op_on_one_image(kernel: str) -> None:
-    image = pictures(1, (24, 30), seed=5)[0]
+    image = photos(1, (24, 30), seed=5)[0]
     image.flags.writeable = False
     for name in OPS:
         magnitude = OPS[name].low * 0.3 + OPS[name].high * 0.7
@@ -173,7 +173,7 @@ GEOMETRIES = {  # size of the view, size of the image, padding
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_whole_recipes_equal_pillow(kernel: str, geometry: str, augment_first: bool) -> None:
     size, given, padding = GEOMETRIES[geometry]
-    images = pictures(24, given, seed=6)
+    images = photos(24, given, seed=6)
     made_of = recipes(flip=True, padding=padding, size=size, augment_first=augment_first)
     where = {"seed": 2**40 + 11, "step": 2**33 + 5, "stream": 1}
     for view, recipe in enumerate(made_of.values()):
@@ -190,7 +190,7 @@ def test_whole_recipes_equal_pillow(kernel: str, geometry: str, augment_first: b
 def test_every_op_at_a_thousand_magnitudes_equals_pillow(
     kernel: str, size: tuple[int, int]
 ) -> None:
-    assert_exact(kernel, pictures(40, size, seed=13), 1000)
+    assert_exact(kernel, photos(40, size, seed=13), 1000)
 
 
 def photographs(size: tuple[int, int], count: int) -> np.ndarray:
@@ -262,7 +262,7 @@ WHOLE = [  # size of the view, size of the image, ops before the crop
 def test_a_thousand_whole_strong_views_equal_pillow(
     kernel: str, size: tuple[int, int], given: tuple[int, int], augment_first: bool, real: bool
 ) -> None:
-    images = photographs(given, 40) if real else pictures(40, given, seed=17)
+    images = photographs(given, 40) if real else photos(40, given, seed=17)
     assert_whole_views(kernel, images, size, augment_first, 1000)
 
 

@@ -191,7 +191,7 @@ def before_move(number: int) -> None:
 
 
 def after_pictures(number: int) -> None:
-    """Die after so many pictures."""
+    """Die after so many images."""
     from pipelines.convert import worker
 
     at_call(worker, "load", number)

@@ -1,4 +1,4 @@
-"""Small random pictures in class folders, for tests that want data of one's own."""
+"""Small random images in class folders, for tests that want data of one's own."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from PIL import Image
 
 
 def noise(size: tuple[int, int], random: np.random.Generator) -> Image.Image:
-    """Return a smooth random picture, so that JPEG keeps it much as it is."""
+    """Return a smooth random image, so that JPEG keeps it much as it is."""
     coarse = random.integers(0, 256, (5, 5, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
@@ -20,7 +20,7 @@ def write_folder(
     seed: int = 0,
     suffixes: tuple[str, ...] = (".jpg", ".png"),
 ) -> Path:
-    """Write class folders `class0`, `class1`, ... of small pictures; width and height in `size`."""
+    """Write class folders `class0`, `class1`, ... of small images; width and height in `size`."""
     random = np.random.default_rng(seed)
     for label in range(classes):
         folder = path / f"class{label}"
@@ -32,7 +32,7 @@ def write_folder(
 
 
 def write_flat(path: Path, count: int = 8, size: tuple[int, int] = (40, 32), seed: int = 1) -> Path:
-    """Write pictures without classes into one folder."""
+    """Write images without classes into one folder."""
     random = np.random.default_rng(seed)
     path.mkdir(parents=True)
     for place in range(count):
