@@ -20,10 +20,10 @@ lint: setup
 	$(BIN)/mypy
 
 slow: setup browser
-	$(BIN)/python -m pytest -m slow --durations=12
+	$(BIN)/python -m pytest -m slow --timeout=3600 --durations=12
 
 faults: setup
-	$(BIN)/python -m pytest -m faults tests/faults
+	$(BIN)/python -m pytest -m faults --timeout=7200 tests/faults
 
 # Every page, link and anchor must be right: a warning is an error.
 docs: setup
