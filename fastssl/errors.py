@@ -57,9 +57,12 @@ def memory_error(error: Exception) -> ResourceError | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     limited = limit != resource.RLIM_INFINITY
     if not isinstance(error, MemoryError):
-        used = re.search(r"VmPeak:\s*(\d+)", Path("/proc/self/status").read_text())
+        if not limited:
+            return None
+        status = Path("/proc/self/status")
+        used = re.search(r"VmPeak:\s*(\d+)", status.read_text() if status.exists() else "")
         almost_reached = used is not None and 1024 * int(used[1]) > limit - 2**30
-        if not limited or not (almost_reached or "failed to map segment" in str(error)):
+        if not almost_reached and "failed to map segment" not in str(error):
             return None
     cause = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     within = f" of {limit / 2**30:.1f} GB" if limited else ""

@@ -41,6 +41,9 @@ class Registry(Mapping[str, T]):
         """Walk the names in alphabetical order."""
         return iter(sorted(self._items))
 
+    def __repr__(self) -> str:
+        return f"<{self.kind}s: {', '.join(self)}>"
+
     def __len__(self) -> int:
         """Count the names."""
         return len(self._items)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fastssl import errors
 from fastssl.cli import command
 from fastssl.distributed.process_group import join
 from fastssl.errors import DataError, ResourceError
@@ -137,3 +138,16 @@ def test_labels_and_sheets_that_do_not_fit_leave_the_old_files(
             contact_sheet.write_sheet(pseudo_labels, file)
     assert all(file.read_text() == "old\n" for file in files)
     assert sorted(tmp_path.iterdir()) == sorted(files)
+
+
+def test_a_bug_is_not_taken_for_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        errors.resource, "getrlimit", lambda kind: (errors.resource.RLIM_INFINITY,) * 2
+    )
+    assert errors.memory_error(RuntimeError("a bug")) is None
+    assert errors.memory_error(MemoryError()) is not None
+    monkeypatch.setattr(errors.resource, "getrlimit", lambda kind: (1 << 50, 1 << 50))
+    assert errors.memory_error(RuntimeError("a bug")) is None  # the limit is far away
+    monkeypatch.setattr(errors.resource, "getrlimit", lambda kind: (1 << 20, 1 << 20))
+    found = errors.memory_error(RuntimeError("could not create a primitive"))
+    assert found is not None and found.exit_code == 5 and "ulimit -v" in found.fix
