@@ -222,7 +222,7 @@ def test_pseudo_labels_are_never_tested_on(tmp_path):
     tested = labels_of(raw, "test")
     assert len(tested) == 10 and all(int(name[5:-4]) < 20 for name in tested)
     assert len(labels_of(raw, "train")) == 30
-    assert raw.pseudo_labels == 20 and "20 labels are pseudo-labels" in told(raw)
+    assert raw.pseudo_labels == 20 and "20 labels are pseudo-labels" in message(raw)
     convert(raw, tmp_path / "out", Options(workers=1))
     assert open_store(tmp_path / "out").manifest.pseudo_labels == 20
     # A label that a person gave as well is a given one.
