@@ -42,7 +42,8 @@ def repair_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the end
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names that it cannot encode
+        with suppress(OSError):  # another file was put into its place
+            sys.stdout.reconfigure(errors="backslashreplace")  # names that it cannot encode
     sys.stderr = ForgivingStream(sys.stderr)  # type: ignore[assignment]
 
 
