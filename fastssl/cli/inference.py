@@ -175,7 +175,7 @@ def label(
     if not trusted or not given:
         print("--trusted leaves out the lines that are not trusted, --given adds your own labels")
     elif done["next"]:
-        print(f"next: {done['next']}")
+        print(for_terminal(f"next: {done['next']}"))
         if " --train-list " in done["next"]:
             print("(it leaves out images without a label, because they lie in other folders)")
 

@@ -24,10 +24,15 @@ CLASSES = 200  # on a sheet; nobody would look at more
 TEMPLATE = Path(__file__).with_suffix(".html")
 
 
-def write_sheet(pseudo_labels: PseudoLabels, out: Path) -> None:
-    """Write the sheet as HTML or PNG, by the ending of the file name."""
+def check_name(out: Path) -> None:
+    """Raise if the name does not end as that of a sheet."""
     if out.suffix.lower() not in (".html", ".png"):
         raise ConfigError(f"a contact sheet cannot be {out.name}", "end its name in .html or .png")
+
+
+def write_sheet(pseudo_labels: PseudoLabels, out: Path) -> None:
+    """Write the sheet as HTML or PNG, by the ending of the file name."""
+    check_name(out)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix.lower() == ".png":

@@ -22,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fastssl.errors import ConfigError
-from fastssl.inference.contact_sheet import write_sheet
+from fastssl.inference.contact_sheet import check_name, write_sheet
 from fastssl.inference.precision import POOR, Precision, estimate_precision
 from fastssl.inference.prediction_files import open_out
 from fastssl.inference.predictor import Predictor
 from fastssl.inference.pseudo_label import FLOOR, PseudoLabels, pseudo_label
+from fastssl.inference.store_match import resize_notes
 from pipelines.convert.ensure import ensure_store
 from pipelines.files import open_atomic
 from pipelines.store.store import Store
@@ -52,6 +53,8 @@ def label(
     """Write pseudo-labels and, if `sheet` is given, a contact sheet; return counts and files."""
     if not 0 <= min_confidence <= 1:
         raise ConfigError(f"min_confidence is {min_confidence}", "give a number from 0 to 1")
+    if sheet is not None:
+        check_name(sheet)
     model = Predictor(run, checkpoint, device, trust_code=trust_code)
     found = ensure_store(store)
     pseudo_labels = pseudo_label(model, found, floor)
@@ -72,7 +75,7 @@ def label(
         "classes": pseudo_labels.class_rows(),
         "precision": None if isinstance(precision, str) else asdict(precision),
         "expected": f"not estimated: {precision}" if isinstance(precision, str) else str(precision),
-        "warnings": warnings_on(precision),
+        "warnings": [*resize_notes(model, found), *warnings_on(precision)],
         "next": command,
     }
 

@@ -106,8 +106,11 @@ def test_filters_leave_lines_out(trained: Path, data: Path, tmp_path: Path) -> N
     kinds = [(row["trusted"], row["source"]) for row in read(out)]
     assert kinds.count(("given", "given")) == 400
     assert set(kinds) == {("given", "given"), ("yes", "pseudo")}
-    with pytest.raises(ConfigError, match="min_confidence"):
-        fastssl.label(trained, digits, out, min_confidence=2)
+    before = out.read_bytes()
+    for wrong in ({"min_confidence": 2}, {"floor": 2}, {"sheet": tmp_path / "sheet.pdf"}):
+        with pytest.raises(ConfigError, match=r"min_confidence|floor|sheet\.pdf"):
+            fastssl.label(trained, digits, out, **wrong)
+    assert out.read_bytes() == before and list(tmp_path.iterdir()) == [out]
 
 
 def own_folder(path: Path) -> list[Path]:
