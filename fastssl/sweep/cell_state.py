@@ -60,8 +60,8 @@ def is_done(folder: Path) -> bool:
 def changes(folder: Path, cell: Cell) -> list[str]:
     """Return the settings and files of a cell that are not those its run was started with.
 
-    Compared is the whole configuration, but for keys that do not change a run's numbers. A value
-    `auto` stands for whatever it chose then.
+    Compared is the whole configuration, but for keys that do not change a run's numbers. The
+    precision `auto` depends on the device and stands for what it chose then.
     """
     run_folder = RunFolder(folder)
     if not run_folder.started():
@@ -70,7 +70,7 @@ def changes(folder: Path, cell: Cell) -> list[str]:
         saved = saved_values(run_folder.read_config())
     except DataError:  # the cell's own process reports it
         return []
-    wanted = flatten(cell.resolved.as_dict())
+    wanted = flatten({**cell.resolved.as_dict(), **cell.resolved.config.averages()})
     found = [
         f"{key}={format_value(wanted[key])} instead of {format_value(saved.get(key))}"
         for key in wanted.keys() - keys_that_may_differ("resume")

@@ -57,7 +57,8 @@ def trainer(tmp_path, monkeypatch):
     chosen = {"precision": "fp32", "compile": "off"}  # what `auto` means on this machine
 
     def command(cell, jobs, out, path, resume):
-        text = yaml.safe_dump(cell.resolved.as_dict() | chosen)
+        config = cell.resolved.config
+        text = yaml.safe_dump(config.model_dump() | config.averages() | chosen)
         mode = modes.get(cell.name, "go")
         return [sys.executable, str(script), str(path), "10", mode, text]
 
@@ -186,6 +187,15 @@ def test_a_begun_cell_with_other_settings_is_refused_too(file, trainer, tmp_path
         runner.run(file, out=out)
 
 
+def test_a_setting_that_is_taken_out_of_the_sweep_is_a_change(trainer, tmp_path):
+    path, out = tmp_path / "tiny.yaml", tmp_path / "out"
+    path.write_text("config: digits\nset: {ema: 0.9, steps: 100}\ngrid: {seed: 0}\n")
+    assert runner.run(str(path), out=out) == 0
+    path.write_text(path.read_text().replace("ema: 0.9, ", ""))
+    with pytest.raises(ConfigError, match=r"s0: ema=0\.9\d+ instead of 0\.9"):
+        runner.run(str(path), out=out)
+
+
 def test_a_label_file_with_another_content_is_a_change(trainer, tmp_path):
     labels, path, out = tmp_path / "labels.txt", tmp_path / "tiny.yaml", tmp_path / "out"
     labels.write_text("1\n")
@@ -218,7 +228,7 @@ def test_a_signal_is_passed_to_the_cells_and_the_same_command_resumes(file, trai
             f"modes = json.loads({json.dumps(trainer)!r})",
             "runner.train_command = lambda c, j, o, p, r: [sys.executable, "
             f"{str(tmp_path / 'trainer.py')!r}, str(p), '10', modes[c.name], "
-            "yaml.safe_dump(c.resolved.as_dict())]",
+            "yaml.safe_dump(c.resolved.as_dict() | c.resolved.config.averages())]",
             f"sys.exit(runner.run({file!r}, jobs=2, out={str(out)!r}))",
         ]
     )
