@@ -52,7 +52,11 @@ class Stored:
         self.files = files
         self._raw = info.encoding == "raw"
         self._shape = (info.height, info.width, 3)
-        maps = [np.memmap(path, np.uint8, "r") for path in files]
+        try:
+            maps = [np.memmap(path, np.uint8, "r") for path in files]
+        except (ValueError, FileNotFoundError, PermissionError) as error:  # ValueError: it is empty
+            what = f"the {split} images in {files[0].parent} cannot be read: {error}"
+            raise DataError(what, FIX) from None
         # As plain arrays: slicing a memmap takes several times as long.
         self._maps = [np.asarray(mapped) for mapped in maps]
         self._on_disk = [cast(mmap.mmap, mapped.base) for mapped in maps]

@@ -135,6 +135,19 @@ def test_an_index_that_leads_out_of_its_files_is_refused(copy, kind, name, colum
         READERS[name].open(open_store(folder), "train")
 
 
+def test_an_empty_file_among_the_shards_is_refused(copy):
+    folder = copy("raw")
+    (folder / "empty.tar").touch()
+
+    def add(content):
+        content["files"]["empty.tar"] = {"size": 0, "sha256": ""}
+        content["splits"]["train"]["shards"].append("empty.tar")
+
+    seal(folder, add)
+    with pytest.raises(DataError, match=r"train images in .* cannot be read"):
+        open_store(folder).image("train", 0)
+
+
 def test_images_that_share_their_bytes_are_refused(copy):
     folder = copy("raw")
     records = np.load(folder / "train.npy")
