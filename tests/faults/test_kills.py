@@ -143,5 +143,5 @@ def test_a_conversion_killed_at_any_instant(pets, tmp_path, tally, times):
                 assert convert(pets, out) == 0, (out.parent / "message").read_text()
             assert (out / "dataset.json").read_bytes() == seal
             assert verify(out).problems == []
-            assert sorted(p.name for p in out.parent.iterdir()) == ["out", "message"]
+            assert sorted(p.name for p in out.parent.iterdir()) == ["message", "out"]
             shutil.rmtree(out.parent)

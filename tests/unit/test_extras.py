@@ -101,13 +101,3 @@ def test_a_package_that_is_installed_and_broken_counts_as_absent(tmp_path):
         check=True,
         env={**os.environ, "PYTHONPATH": path},
     )
-
-
-def test_doctor_says_why_a_package_cannot_be_used(monkeypatch):
-    from fastssl.cli import doctor
-
-    monkeypatch.setattr(doctor, "import_problem", lambda name: f"cannot be imported: {name}.so")
-    found = {row["what"]: row for row in doctor.rows()}
-    assert found["reader ffcv"]["state"] == "cannot be imported: ffcv.so"
-    assert found["reader ffcv"]["do"] == "pip install 'fastssl[ffcv]'"
-    assert found["reader resident"]["state"] == "ready"
