@@ -162,7 +162,11 @@ class RunConfig(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _refuse_other_types(cls, value: Any, info: ValidationInfo) -> Any:
+        # pydantic takes bytes (!!binary in YAML) for text. A file with code named in bytes would
+        # not be recognized as one, and would run without being trusted.
+        if isinstance(value, bytes | bytearray):
+            raise ValueError(f"{info.field_name} is binary; expected another value")
         # Python takes True for 1: steps=true would train one step.
         expected = str(cls.model_fields[info.field_name or ""].annotation)
         if value is False and "'off'" in expected:  # YAML reads off as False

@@ -90,6 +90,22 @@ def test_no_verb_executes_the_model_that_a_run_folder_names(place: Path, tmp_pat
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("key", ["model", "data", "algorithm"])
+def test_no_verb_executes_code_that_is_named_in_bytes(
+    place: Path, tmp_path: Path, key: str
+) -> None:
+    run = train(place, "run", model="wrn-10-1")
+    evil = foreign(run, key, ":build")
+    content = yaml.safe_load((run / "config.yaml").read_text())
+    content[key] = f"{evil}:build".encode()  # YAML writes it as !!binary
+    (run / "config.yaml").write_text(yaml.safe_dump(content))
+    for action in verbs(run, tmp_path).values():
+        with pytest.raises(ConfigError):
+            action()
+    assert not (run / "executed").exists()
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(("key", "suffix"), [("algorithm", ""), ("data", ":stripes")])
 def test_inference_needs_no_code_of_the_algorithm_or_the_data(
     place: Path, tmp_path: Path, key: str, suffix: str
