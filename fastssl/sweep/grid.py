@@ -26,6 +26,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from fastssl import plugins
 from fastssl.config.messages import describe, nearest
 from fastssl.config.resolve import FOLDER, ResolvedConfig, check_code, find, load, parse_overrides
 from fastssl.config.yaml_files import read_yaml
@@ -173,7 +174,7 @@ def check(
             if config is None:
                 raise ConfigError("no configuration is named", "add `config: NAME` to the sweep")
             config = locate_config(str(config), path)
-            check_code(keys, path, trust_code=trust_code)
+            check_code(plugins.absolute_paths(keys), path, trust_code=trust_code)
             resolved = load(config, dict(keys), trust_code=trust_code)
             cells.append(Cell(name, config, keys, resolved, trust_code))
         except ConfigError as error:

@@ -163,14 +163,18 @@ def test_no_detour_leads_around_the_rule(place: Path, tmp_path: Path, how: str) 
     assert not list(tmp_path.rglob("executed"))
 
 
-def test_a_sweep_may_not_pass_on_the_code_of_a_run_folder(place: Path, tmp_path: Path) -> None:
+def test_a_sweep_may_not_pass_on_the_code_of_a_run_folder(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     run = train(place, "run", model="wrn-10-1")
     (run / "evil.py").write_text(MARK)
     sweep = tmp_path / "sweep.yaml"
-    grid = {"config": "digits", "grid": {"algorithm": [str(run / "evil.py")]}}
-    sweep.write_text(yaml.safe_dump(grid))
-    with pytest.raises(ConfigError, match="names code"):
-        run_sweep(str(sweep), out=tmp_path / "out")
+    for name in (str(run / "evil.py"), "run/evil.py", "~/run/evil.py"):
+        grid = {"config": "digits", "grid": {"algorithm": [name]}}
+        sweep.write_text(yaml.safe_dump(grid))
+        with pytest.raises(ConfigError, match="names code"):
+            run_sweep(str(sweep), out=tmp_path / "out")
     assert not (run / "executed").exists()
 
 
