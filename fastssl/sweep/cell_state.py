@@ -9,11 +9,13 @@ from pydantic import BaseModel, OnErrorOmit, StrictInt, StrictStr, TypeAdapter
 
 from fastssl import plugins
 from fastssl.config.resolve import flatten, saved_values
-from fastssl.config.schema import keys_that_may_differ
+from fastssl.config.schema import RunConfig, keys_that_may_differ
 from fastssl.errors import DataError
 from fastssl.sweep.grid import Cell, format_value
 from fastssl.tracking.run_dir import LOCK, RunFolder
 from pipelines import files
+from pipelines.datasets import DATASETS
+from pipelines.store.store import Store, default_place, open_store
 
 SWEEP_FILE = "sweep.json"  # the cells of a sweep and their exit codes; `fastssl report` reads it
 LARGEST = 2**22  # bytes of a JSON file; the names of 20,000 classes take a quarter of it
@@ -79,10 +81,24 @@ def changes(folder: Path, cell: Cell) -> list[str]:
         if wanted[key] != "auto"
     ]
     inputs = read_json(run_folder.environment).get("inputs")
+    inputs = inputs if isinstance(inputs, dict) else {}  # version 0.1.0 wrote none
     for key, content in plugins.file_hashes(wanted).items():
-        if isinstance(inputs, dict) and inputs.get(key, content) != content:
+        if inputs.get(key, content) != content:
             found.append(f"another content of {wanted[key]}")
+    store = find_store(cell.resolved.config) if "store" in inputs else None
+    if store and not store.matches(inputs["store"]):
+        found.append(f"other images or labels in {store.path}")
     return sorted(found)
+
+
+def find_store(config: RunConfig) -> Store | None:
+    """Return the store of a configuration if there is one; converts nothing and runs no code."""
+    if config.store is None and config.data not in DATASETS:
+        return None
+    try:
+        return open_store(config.store or default_place(config.data))
+    except DataError:  # a cell that is done needs no store
+        return None
 
 
 def is_locked(folder: Path) -> bool:

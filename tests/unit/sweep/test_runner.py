@@ -7,13 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
+import fastssl
 from fastssl.errors import ConfigError
 from fastssl.sweep import cell_state, child_process, estimate, grid, runner
 from fastssl.tracking.run_dir import RunFolder
 from pipelines import files
+from pipelines.store.store import open_store
 
 # A stand-in for `fastssl train`: a folder with config.yaml and summary.json. It saves at SIGTERM,
 # resumes where it was, and fails if its mode is "fail".
@@ -206,6 +209,24 @@ def test_a_label_file_with_another_content_is_a_change(trainer, tmp_path):
     assert runner.run(str(path), out=out) == 0
     labels.write_text("2\n")
     with pytest.raises(ConfigError, match=f"s0: another content of {labels}"):
+        runner.run(str(path), out=out)
+
+
+def test_a_store_with_other_images_is_a_change(trainer, tmp_path, data):
+    path, out, other = tmp_path / "tiny.yaml", tmp_path / "out", tmp_path / "other"
+    arrays = {"images": np.zeros((60, 8, 8, 3), np.uint8), "labels": np.arange(60) % 2}
+    np.savez(tmp_path / "other.npz", **arrays)
+    fastssl.convert(tmp_path / "other.npz", other, progress=False)
+    text = "config: own\nset: {{store: {}, labels: 4}}\ngrid: {{seed: 0}}\n"
+    path.write_text(text.format(data / "digits"))
+    assert runner.run(str(path), out=out) == 0
+    inputs = {"store": open_store(data / "digits").fingerprint}
+    (out / "s0" / "environment.json").write_text(json.dumps({"inputs": inputs}))
+    assert runner.run(str(path), out=out) == 0
+    path.write_text(text.format(tmp_path / "gone"))
+    assert runner.run(str(path), out=out) == 0, "a cell that is done needs no store"
+    path.write_text(text.format(other))
+    with pytest.raises(ConfigError, match=f"s0: other images or labels in {other}"):
         runner.run(str(path), out=out)
 
 
