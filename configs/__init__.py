@@ -1,1 +1,1 @@
-"""Configurations that ship with fastssl, one YAML per data set; installed as fastssl.configs."""
+"""Configurations that ship with fastssl, one YAML per dataset; installed as fastssl.configs."""

@@ -122,7 +122,7 @@ def evaluate(
 def convert(
     source: Place, out: Place | None = None, *, progress: bool = True, **options: Any
 ) -> Store:
-    """Convert a standard data set, a folder of images or an `.npz`, and open the store.
+    """Convert a standard dataset, a folder of images or an `.npz`, and open the store.
 
     Options are the fields of `pipelines.convert.Options`: those of `fastssl convert`, with
     underscores.

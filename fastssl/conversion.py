@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def convert(source: str, out: Path | None, options: Options, *, progress: bool = True) -> Store:
-    """Convert a standard data set or one's own images; return the new store, opened."""
+    """Convert a standard dataset or one's own images; return the new store, opened."""
     place = _place(source, out)
     raw = open_source(source, options)
     with messages(quiet=not progress):

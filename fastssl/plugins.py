@@ -1,4 +1,4 @@
-"""Models, algorithms and data sets from outside the package: a file by its path, or an entry point.
+"""Models, algorithms and datasets from outside the package: a file by its path, or an entry point.
 
     model=path/to/file.py:build        build(classes) or build(classes, heads) returns an nn.Module
     algorithm=path/to/file.py          a file with one `@algorithm` step function
@@ -13,7 +13,7 @@ that a run folder names was chosen by whoever made the run. It needs `--trust-co
 the code whose SHA-256 the message shows (`require_trust`).
 
 This module only finds and imports. What is done with the loaded object is up to the caller:
-`config.resolve` (algorithms), `models` and `engine.build_data` (data sets).
+`config.resolve` (algorithms), `models` and `engine.build_data` (datasets).
 """
 
 from __future__ import annotations

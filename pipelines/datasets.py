@@ -1,6 +1,6 @@
-"""The table of the standard data sets: one entry each.
+"""The table of the standard datasets: one entry each.
 
-A new data set is one entry here and one reader function in `pipelines.sources`.
+A new dataset is one entry here and one reader function in `pipelines.sources`.
 """
 
 from pipelines.registry import Registry
@@ -11,7 +11,7 @@ def _per_255(red: float, green: float, blue: float) -> Triple:
     return (red / 255, green / 255, blue / 255)
 
 
-DATASETS: Registry[Dataset] = Registry("data set")
+DATASETS: Registry[Dataset] = Registry("dataset")
 
 DIGITS = tuple("0123456789")
 

@@ -1,4 +1,4 @@
-"""Standard data sets in miniature, laid out exactly as their publishers lay them out."""
+"""Standard datasets in miniature, laid out exactly as their publishers lay them out."""
 
 import hashlib
 import pickle
@@ -14,7 +14,7 @@ from tests.image_files import noise
 
 
 def publish(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path) -> None:
-    """Put the checksums of the files in a folder into the entry of a data set."""
+    """Put the checksums of the files in a folder into the entry of a dataset."""
     entry = DATASETS[name]
     sums = {
         path.name: hashlib.md5(path.read_bytes()).hexdigest()

@@ -1,8 +1,8 @@
-"""Convert every standard data set whose files lie under a folder, and print a table.
+"""Convert every standard dataset whose files lie under a folder, and print a table.
 
     python tools/convert_standard.py --root RAW --out DATA
 
-A data set that is converted already, or whose files are not there, is skipped with a message.
+A dataset that is converted already, or whose files are not there, is skipped with a message.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, required=True, help="folder with the raw files")
     parser.add_argument("--out", type=Path, required=True, help="folder for the stores")
-    parser.add_argument("--only", nargs="*", default=list(DATASETS), help="names of data sets")
+    parser.add_argument("--only", nargs="*", default=list(DATASETS), help="names of datasets")
     parser.add_argument("--format", default="dali", help="dali, ffcv or ffcv,dali")
     parser.add_argument("--workers", type=int, default=None, help="processes")
     asked = parser.parse_args(words)
-    print(COLUMNS.format("data set", "images", "bytes", "seconds", "images/s"), flush=True)
+    print(COLUMNS.format("dataset", "images", "bytes", "seconds", "images/s"), flush=True)
     code = 0
     for name in asked.only:
         try:
@@ -45,7 +45,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def line(name: str, root: Path, out: Path, formats: str, workers: int | None) -> str:
-    """Convert one data set and return its line of the table."""
+    """Convert one dataset and return its line of the table."""
     DATASETS[name]
     began = time.perf_counter()
     store = convert(name, out, Options(root=root, formats=formats, workers=workers))

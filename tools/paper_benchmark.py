@@ -55,7 +55,7 @@ def options(given: argparse.Namespace) -> list[str]:
 
 
 def convert(data: str, root: str | None, download: bool) -> int:
-    """Convert a data set unless its store is there; return the exit code."""
+    """Convert a dataset unless its store is there; return the exit code."""
     store = Path(os.environ.get("FASTSSL_DATA", "data")) / data
     if (store / "dataset.json").is_file():
         print(f"{store} is there already", file=sys.stderr)

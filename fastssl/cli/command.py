@@ -116,7 +116,7 @@ def convert(
     follow: Annotated[bool, typer.Option("--follow", help="Follow links out.")] = False,
     no_extra: Annotated[bool, typer.Option("--no-extra", help="SVHN without extra.")] = False,
 ) -> None:
-    """Convert a data set into a store that is read at full rate."""
+    """Convert a dataset into a store that is read at full rate."""
     given = dict(locals())  # parameters, all but the first two with the names of Options' fields
     del given["source"], given["out"]
     from fastssl.conversion import convert as run

@@ -39,7 +39,7 @@ def algorithms() -> list[dict[str, Any]]:
 
 
 def datasets() -> list[dict[str, Any]]:
-    """List the table of data sets."""
+    """List the table of datasets."""
     from pipelines.datasets import DATASETS
 
     columns = ("name", "classes", "train", "test", "size")

@@ -65,7 +65,7 @@ def none(value: Any) -> Any:
 
 
 def dataset(done: Migration, theirs: dict[str, Any]) -> None:
-    """Translate the name of the data set; one that we do not have becomes `own`."""
+    """Translate the name of the dataset; one that we do not have becomes `own`."""
     from pipelines.datasets import DATASETS
 
     name = str(theirs.pop("dataset", "cifar10")).lower()

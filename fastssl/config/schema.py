@@ -54,7 +54,7 @@ class RunConfig(BaseModel):
     )
 
     data: str = Field("digits", json_schema_extra=IN_CELLS)
-    """Data set of the table, `own` for your own store, or FILE.py:NAME."""
+    """Dataset of the table, `own` for your own store, or FILE.py:NAME."""
     store: str | None = Field(None, json_schema_extra=PER_RANK)
     """Folder of the converted data; default $FASTSSL_DATA/NAME or data/NAME."""
     algorithm: str = Field("flexmatch", json_schema_extra=IN_CELLS)
@@ -111,15 +111,15 @@ class RunConfig(BaseModel):
     clip: float = Field(0.0, ge=0)
     """Gradients are clipped to this norm; 0: no clipping."""
     flip: bool | None = None
-    """Flip views horizontally at random; default: the data set's."""
+    """Flip views horizontally at random; default: the dataset's."""
     padding: int | None = Field(None, ge=0)
-    """Pixels of reflected border around the random crop; default: the data set's."""
+    """Pixels of reflected border around the random crop; default: the dataset's."""
     augment_ops: int = Field(3, ge=0, le=14)
     """RandAugment operations per strong view."""
     augment_first: bool = True
     """RandAugment before flip and crop (TorchSSL) or after (USB)."""
     image_size: int | None = Field(None, ge=4)
-    """Side of the views in pixels; default: the data set's."""
+    """Side of the views in pixels; default: the dataset's."""
     reader: str = Field("auto", json_schema_extra=PER_RANK)
     """How images are read; see `fastssl list readers`."""
     device: str = Field("auto", json_schema_extra=ON_RESUME)
@@ -182,7 +182,7 @@ class RunConfig(BaseModel):
         with _user_errors():
             if name in names or plugins.is_plugin("data", name):
                 return name
-        raise ValueError(f"no data set is named {brief(name)}{nearest(name, names)}")
+        raise ValueError(f"no dataset is named {brief(name)}{nearest(name, names)}")
 
     @field_validator("labels", mode="before")
     @classmethod

@@ -27,7 +27,7 @@ def find_store(resolved: ResolvedConfig) -> Store:
 
 
 def ensure_plugin_store(name: str) -> Store:
-    """Open the store of a data set from a file or an entry point; convert it at first use."""
+    """Open the store of a dataset from a file or an entry point; convert it at first use."""
     from pipelines.convert import convert  # not needed, and slow to import, for a finished store
 
     source = plugins.load("data", name)()

@@ -81,7 +81,7 @@ def files(arguments: Iterable[str], lines: Iterable[str]) -> Iterator[str]:
 
 
 def is_store(path: str) -> bool:
-    """Return True if a path is the folder of a converted data set."""
+    """Return True if a path is the folder of a converted dataset."""
     from pipelines.store.manifest import NAME
 
     return (Path(path) / NAME).is_file()

@@ -54,7 +54,7 @@ def load_config(
 ) -> ResolvedConfig:
     """Return the configuration of a run as far as its model, once trained, depends on it.
 
-    Code of the data set is never loaded, and that of the algorithm only if it is trusted: then
+    Code of the dataset is never loaded, and that of the algorithm only if it is trusted: then
     `label` knows its thresholds. Code of the model is needed.
     """
     saved = saved_values(folder.read_config())

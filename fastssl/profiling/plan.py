@@ -40,7 +40,7 @@ LIMIT = 6.0  # seconds after which one measurement starts no further step
 def run(options: PlanOptions) -> dict[str, Any]:
     """Measure the rates that are not given, plan, and compare with real steps; return the record.
 
-    If all rates are given and nothing is compared, the data set is not needed.
+    If all rates are given and nothing is compared, the dataset is not needed.
     """
     load = configured_load(options.config, options.overrides)
     needed = [name for name in ("decode", "views", "step") if getattr(options, name) is None]
@@ -56,7 +56,7 @@ def run(options: PlanOptions) -> dict[str, Any]:
 
 
 def configured_load(config: str, overrides: Sequence[str]) -> Load:
-    """Return the work of one step of a configuration, without opening a standard data set."""
+    """Return the work of one step of a configuration, without opening a standard dataset."""
     resolved = load_config(config, list(overrides))
     chosen, algorithm = resolved.config, resolved.algorithm
     standard = chosen.data in DATASETS and not chosen.store

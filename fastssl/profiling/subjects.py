@@ -84,7 +84,7 @@ class StepOptions(Options):
     model: str = option("wrn-28-2", "Network.")
     batch: Count = option(8, "Labeled images per step; there are 7 times as many unlabeled ones.")
     size: Count = option(32, "Height and width of an image in pixels.")
-    images: Count = option(50_000, "Number of unlabeled images in the data set.")
+    images: Count = option(50_000, "Number of unlabeled images in the dataset.")
     threads: Annotated[int, Ge(0)] = option(0, "Threads; 0: all cores.")
     steps: Count = option(1, "Steps per repetition.")
     repetitions: Count = repetitions(7)

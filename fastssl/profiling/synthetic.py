@@ -1,4 +1,4 @@
-"""A learner and batches without a data set: random images stand for views."""
+"""A learner and batches without a dataset: random images stand for views."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def task(self) -> str:
-        """Name of the task: data set and labels."""
+        """Name of the task: dataset and labels."""
         source = f" ({self.source})" if self.source else ""
         return for_terminal(f"{self.data}{source}, {self.labels} labels")
 
@@ -78,7 +78,7 @@ class Cell:
         return [stat(values) for values in zip(*rows, strict=False)]
 
     def class_names(self, count: int) -> list[str]:
-        """Return the names of the classes: the run's own, those of the data set, or numbers."""
+        """Return the names of the classes: the run's own, those of the dataset, or numbers."""
         known = [run.environment.get("class_names") for run in self.runs]
         known.append(DATASETS[self.data].class_names if self.data in DATASETS else None)
         for names in known:
@@ -109,7 +109,7 @@ def group(runs: list[Run]) -> list[Cell]:
 
 
 def source_names(runs: list[Run]) -> dict[tuple[str, str], str]:
-    """Return how a report names the images and labels of runs on one data set: as "" if equal."""
+    """Return how a report names the images and labels of runs on one dataset: as "" if equal."""
     first = {run.source: run for run in reversed(runs)}
     several = [len(set(column)) > 1 for column in zip(*first, strict=True)]
     names = {}

@@ -122,7 +122,7 @@ def read_run(folder: Path, name: str) -> Run:
     environment = read_json(folder / "environment.json")
     inputs = environment.get("inputs")
     inputs = {k: str(v) for k, v in inputs.items()} if isinstance(inputs, dict) else {}
-    # Edited code under an unchanged name is another algorithm, model or data set.
+    # Edited code under an unchanged name is another algorithm, model or dataset.
     code = {f"{key}_code": inputs[key][:8] for key in plugins.GROUPS if key in inputs}
     values = saved_values(config) | code
     run = Run(folder, name, values, status, summary, environment, inputs)

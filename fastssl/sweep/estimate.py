@@ -20,7 +20,7 @@ from fastssl.tracking.console import clock
 from fastssl.tracking.tables import show
 
 Kind = tuple[str, str, str, int, int | None, str]
-NO_DATA = "their data set is not converted"
+NO_DATA = "their dataset is not converted"
 
 
 def kind_of(cell: Cell) -> Kind:

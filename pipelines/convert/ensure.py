@@ -13,7 +13,7 @@ from pipelines.store.store import Store, default_place, open_store
 
 
 def ensure_store(name_or_path: str | os.PathLike[str]) -> Store:
-    """Open a store by its path or the name of a data set; `digits` is converted at first use."""
+    """Open a store by its path or the name of a dataset; `digits` is converted at first use."""
     path = Path(name_or_path)
     name = os.fspath(name_or_path)
     if name not in DATASETS or (path / NAME).exists():
@@ -26,6 +26,6 @@ def ensure_store(name_or_path: str | os.PathLike[str]) -> Store:
                 f"{name} is not converted yet: there is no store at {path}",
                 f"fastssl convert {name} --root FOLDER_OF_ITS_FILES{download}",
             )
-        # Another process may be converting the same data set: wait for it.
+        # Another process may be converting the same dataset: wait for it.
         convert(open_source(name, Options()), path, wait=True)
     return open_store(path)

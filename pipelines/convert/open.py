@@ -27,7 +27,7 @@ def open_source(name: str, options: SourceOptions) -> Source:
             download(entry, root, extra=not options.no_extra)
         return entry.open(root, options)
     if options.root is not None or options.download:
-        raise ConfigError("--root and --download are for standard data sets", _names())
+        raise ConfigError("--root and --download are for standard datasets", _names())
     path = Path(name)
     if path.is_dir():
         return folder.source(path, options)
@@ -36,11 +36,11 @@ def open_source(name: str, options: SourceOptions) -> Source:
         return arrays.source(path, options)
     near = get_close_matches(name, list(DATASETS), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise DataError(f"{name!r} is no folder, no .npz and no standard data set", hint + _names())
+    raise DataError(f"{name!r} is no folder, no .npz and no standard dataset", hint + _names())
 
 
 def _names() -> str:
-    return f"the standard data sets are {', '.join(DATASETS)}"
+    return f"the standard datasets are {', '.join(DATASETS)}"
 
 
 def _refuse(options: SourceOptions, keys: Iterable[str], purpose: str) -> None:

@@ -1,4 +1,4 @@
-"""How a data set is converted: every choice of a user, checked once, and the defaults."""
+"""How a dataset is converted: every choice of a user, checked once, and the defaults."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ SIZES = range(4, 2049)  # pixels
 
 @dataclass(frozen=True, kw_only=True)
 class Options(SourceOptions):
-    """The options of `convert`; None stands for what the data set or this machine suggests."""
+    """The options of `convert`; None stands for what the dataset or this machine suggests."""
 
     formats: tuple[str, ...] | str = ("dali",)  # "ffcv,dali" is accepted as well
     size: int | None = None

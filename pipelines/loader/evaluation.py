@@ -28,7 +28,7 @@ class EvaluationBatches(AbstractContextManager["EvaluationBatches"]):
     open until `close`, because some readers take seconds to open.
 
     Args:
-        store: the converted data set.
+        store: the converted dataset.
         split: `train` or `test`.
         indices: the images of that split, in the order in which they are returned.
         size: height and width of the center crop.

@@ -56,7 +56,7 @@ class Loader(AbstractContextManager["Loader"]):
     """The batches of a run; batch k is a pure function of the seed and k.
 
     Args:
-        store: the converted data set.
+        store: the converted dataset.
         split: the labeled and the unlabeled images of its training split.
         order: which of them a step uses.
         views: name in the batch → recipe, for the unlabeled images; labeled images get "weak".

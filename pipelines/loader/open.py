@@ -29,9 +29,9 @@ def open_loader(
     padding: int | None = None,
     **options: Any,
 ) -> Loader:
-    """Open a store (or a path, or the name of a standard data set) as a loader of batches.
+    """Open a store (or a path, or the name of a standard dataset) as a loader of batches.
 
-    What is left out is the data set's own; `options` go to `Loader` (reader, device, threads…).
+    What is left out is the dataset's own; `options` go to `Loader` (reader, device, threads…).
     """
     found = store if isinstance(store, Store) else ensure_store(store)
     info = found.splits["train"]

@@ -271,7 +271,7 @@ def _long_tail(
     if (labels[offered] < 0).any():
         raise ConfigError(
             "unlabeled_imbalance needs the class of every unlabeled image, and some have none",
-            "remove unlabeled_imbalance for this data set",
+            "remove unlabeled_imbalance for this dataset",
         )
     counts = _largest_tail(np.bincount(labels[offered], minlength=classes), ratio)
     kept = []

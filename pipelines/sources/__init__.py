@@ -1,7 +1,7 @@
 """Readers of raw data: each module turns what a publisher ships, or a user has, into chunks.
 
-A reader of a standard data set is a function `(entry, root, options) -> Source`; its entry in
-`pipelines.datasets` names it. Nothing here writes a store or knows the table of data sets.
+A reader of a standard dataset is a function `(entry, root, options) -> Source`; its entry in
+`pipelines.datasets` names it. Nothing here writes a store or knows the table of datasets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Strings, so that the table of data sets is imported without NumPy.
+# Strings, so that the table of datasets is imported without NumPy.
 Pixels: TypeAlias = "npt.NDArray[np.uint8]"  # [n, H, W, 3]
 Labels: TypeAlias = "npt.NDArray[Any]"  # [n] integers, -1 for no label
 Triple = tuple[float, float, float]  # red, green, blue
@@ -31,9 +31,9 @@ FILE_CHUNK = 8  # image files
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """What a user may choose about raw data; None stands for the default of the data set."""
+    """What a user may choose about raw data; None stands for the default of the dataset."""
 
-    # Of a standard data set:
+    # Of a standard dataset:
     root: Path | None = None  # folder of the publisher's files
     download: bool = False
     no_extra: bool = False  # SVHN without its extra training images
@@ -108,7 +108,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A standard data set: all that is known about it before a byte is read."""
+    """A standard dataset: all that is known about it before a byte is read."""
 
     name: str
     description: str

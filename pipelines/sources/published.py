@@ -9,7 +9,7 @@ from pipelines.store.manifest import digest
 
 
 def find_folder(entry: Dataset, root: Path) -> Path:
-    """Return the folder with a data set's files: `root`, or the one its archive unpacks to."""
+    """Return the folder with a dataset's files: `root`, or the one its archive unpacks to."""
     first = next(iter(entry.files))
     for folder in (root / entry.folder, root):
         if (folder / first).exists():
@@ -43,7 +43,7 @@ def download(entry: Dataset, root: Path, *, extra: bool = True) -> None:
             f"{entry.name} may not be downloaded by a program: a person must agree to its terms",
             f"get it from {entry.page} and give its folder by --root",
         )
-    # Of torchvision only the download is used: its data sets unpickle what they fetched.
+    # Of torchvision only the download is used: its datasets unpickle what they fetched.
     from torchvision.datasets import utils
 
     files = {file: md5 for file, md5 in entry.files.items() if extra or file not in entry.optional}

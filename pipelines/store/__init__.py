@@ -1,4 +1,4 @@
-"""A converted data set on disk: manifest, index, images by index, and the check for damage.
+"""A converted dataset on disk: manifest, index, images by index, and the check for damage.
 
 Nothing here converts; `pipelines.convert` writes stores.
 """

@@ -57,7 +57,7 @@ class Manifest(_Entry):
     """What `convert` records about a store."""
 
     name: str
-    terms: Any = None  # of use, for a standard data set
+    terms: Any = None  # of use, for a standard dataset
     classes: int = Field(ge=0, le=index.MOST_CLASSES)
     class_names: list[str]
     mean: Mean

@@ -20,7 +20,7 @@ Pixels = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.int64]
 Records = npt.NDArray[Any]  # of the type index.RECORD
 
-FIX = "restore the store from a copy, or convert the data set again"
+FIX = "restore the store from a copy, or convert the dataset again"
 
 
 # Segments that may precede the frame header: tables, restart interval, application data, comment.

@@ -1,4 +1,4 @@
-"""A converted data set: its manifest, and its images by index."""
+"""A converted dataset: its manifest, and its images by index."""
 
 import csv
 import hashlib
@@ -109,8 +109,8 @@ class Store:
             )
 
     def convert_line(self, form: str) -> str:
-        """Return what to type to get this data set in another format."""
-        # Only standard data sets have terms of use. The source of other images is not recorded.
+        """Return what to type to get this dataset in another format."""
+        # Only standard datasets have terms of use. The source of other images is not recorded.
         source = self.name if self.manifest.terms else "SOURCE"
         out = shlex.quote(f"{self.path}-{form}")
         return f"fastssl convert {source} {out} --format {form}, then use store={out}"
@@ -190,7 +190,7 @@ def _leads_out(start: Records, size: Records, end: Any, total: Any) -> bool:
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:
-    """Open a converted data set; the sizes of its files are checked, their content is not."""
+    """Open a converted dataset; the sizes of its files are checked, their content is not."""
     folder = Path(path).absolute()
     content, digest = read_manifest(folder)
     for name, entry in content.files.items():
@@ -220,11 +220,11 @@ def read_manifest(folder: Path) -> tuple[manifest.Manifest, str]:
 def _missing(folder: Path) -> DataError:
     if folder.is_dir():
         return DataError(
-            f"{folder} is not a converted data set: it holds no {manifest.NAME}",
+            f"{folder} is not a converted dataset: it holds no {manifest.NAME}",
             f"fastssl convert {shlex.quote(str(folder))} OUT, then give OUT",
         )
     return DataError(
-        f"there is no converted data set at {folder}",
+        f"there is no converted dataset at {folder}",
         f"fastssl convert SOURCE {shlex.quote(str(folder))}",
     )
 
@@ -234,5 +234,5 @@ def _incomplete(folder: Path, why: str) -> DataError:
 
 
 def default_place(name: str) -> Path:
-    """Return where the store of a standard data set lies: $FASTSSL_DATA/NAME, else data/NAME."""
+    """Return where the store of a standard dataset lies: $FASTSSL_DATA/NAME, else data/NAME."""
     return Path(os.environ.get("FASTSSL_DATA") or "data") / name

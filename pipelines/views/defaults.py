@@ -1,4 +1,4 @@
-"""The default weak and strong recipe of a data set's images."""
+"""The default weak and strong recipe of a dataset's images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def default_recipes(
 ) -> dict[str, Recipe]:
     """Return the weak and the strong recipe for images of `stored` height and width.
 
-    What is None is taken from the table of data sets. For a data set that is not in the table a
+    What is None is taken from the table of datasets. For a dataset that is not in the table a
     view has the size of the stored images, is flipped, and is padded by an eighth of its side.
     """
     known = DATASETS[dataset] if dataset in DATASETS else None  # noqa: SIM401  (not a dict)

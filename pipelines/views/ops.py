@@ -110,7 +110,7 @@ def recipes(
     ops: int = 3,
     augment_first: bool = True,
 ) -> dict[str, Recipe]:
-    """Return the weak and the strong recipe of a data set."""
+    """Return the weak and the strong recipe of a dataset."""
     return {
         "weak": Recipe("weak", flip, padding, size, 0, False, augment_first),
         "strong": Recipe("strong", flip, padding, size, ops, True, augment_first),

@@ -1,4 +1,4 @@
-"""Own models, algorithms and data sets from files outside the repository, and from packages."""
+"""Own models, algorithms and datasets from files outside the repository, and from packages."""
 
 import shutil
 import sys
@@ -195,7 +195,7 @@ def test_all_three_from_a_package(package: Path, monkeypatch: pytest.MonkeyPatch
         (["algorithm=half.py", "algo.wight=3"], "unknown key algo.wight"),
         (["model=nothing-like-it"], "no model is named"),
         (["algorithm=nothing-like-it"], "no algorithm is named"),
-        (["data=nothing-like-it"], "no data set is named"),
+        (["data=nothing-like-it"], "no dataset is named"),
     ],
 )
 def test_mistakes_are_reported(outside: Path, words: list[str], message: str) -> None:

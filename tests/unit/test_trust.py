@@ -34,7 +34,7 @@ def digest(path: Path) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Path) -> Path:
-    """A folder with a model, an algorithm and a data set of one's own."""
+    """A folder with a model, an algorithm and a dataset of one's own."""
     (tmp_path / "net.py").write_text(MODEL)
     (tmp_path / "half.py").write_text(ALGORITHM)
     (tmp_path / "sets.py").write_text(DATA)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 ALONE, APART, TOGETHER = "alone", "apart", "together"
-IMAGES = 5000  # unlabeled images of the data set
+IMAGES = 5000  # unlabeled images of the dataset
 WARMUP = 1  # rounds: DDP rebuilds its buckets in the first steps
 PATIENCE = 300.0  # seconds beyond `options.seconds`, to start and to finish the last round
 GRACE = 45.0  # seconds in which torchrun ends its processes; it kills them after 30

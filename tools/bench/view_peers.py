@@ -31,7 +31,7 @@ PEERS: Registry[Callable[[Work, int], Peer]] = Registry("peer")  # (work, thread
 
 
 class Loading:
-    """A DataLoader with persistent workers around a data set of pairs of views."""
+    """A DataLoader with persistent workers around a dataset of pairs of views."""
 
     def __init__(self, views: Any, work: Work, threads: int, most: int) -> None:
         from torch.utils.data import DataLoader, Subset

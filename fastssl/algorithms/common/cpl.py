@@ -10,7 +10,7 @@ number of unlabeled images whose last confident prediction was that class:
 
 While nothing is marked, every threshold is 0 and every image is used. A mark is never removed; it
 can only change its class. The counts are integers, updated by what the batch changes, so a step
-costs as much as the batch and not as the data set. TorchSSL and USB recount all marks in each
+costs as much as the batch and not as the dataset. TorchSSL and USB recount all marks in each
 step, keep one table per process and lose it on resume; ours is one table over all ranks and part
 of the checkpoint. When all images are marked with one class, TorchSSL keeps the thresholds of the
 step before; ours follow the equations above.

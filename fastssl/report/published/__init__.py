@@ -37,7 +37,7 @@ def find(
         if table.get("settings", {}) != (settings or {}):
             continue
         row = table["values"].get(algorithm, {})
-        # A fully supervised run uses every label: its one value belongs to the data set.
+        # A fully supervised run uses every label: its one value belongs to the dataset.
         value = row.get(f"{data}-{labels}", row.get(data))
         if value is None:
             continue

@@ -225,7 +225,7 @@ def test_runs_of_the_first_version_are_told_apart_by_the_path_of_the_store(tmp_p
         "own (store dogs), 40 labels: flexmatch": 1,
     }
     write_run(tmp_path / "x", {"seed": 4, "store": "a"})
-    write_run(tmp_path / "y", {"seed": 5, "store": "b"})  # a known data set in two places
+    write_run(tmp_path / "y", {"seed": 5, "store": "b"})  # a known dataset in two places
     assert names_of(tmp_path)["digits, 40 labels: flexmatch"] == 2
 
 

@@ -201,7 +201,7 @@ def test_imagenet_is_never_downloaded(tmp_path):
 
 @pytest.fixture
 def fetched(monkeypatch):
-    """What torchvision is asked to fetch; its data sets, which would read it, are not made."""
+    """What torchvision is asked to fetch; its datasets, which would read it, are not made."""
     from torchvision import datasets
     from torchvision.datasets import utils
 
@@ -213,7 +213,7 @@ def fetched(monkeypatch):
     for name in ("download_url", "download_and_extract_archive"):
         monkeypatch.setattr(utils, name, note)
     for kind in (datasets.CIFAR10, datasets.CIFAR100, datasets.STL10, datasets.SVHN):
-        monkeypatch.setattr(kind, "__init__", lambda *_, **__: pytest.fail("a data set is made"))
+        monkeypatch.setattr(kind, "__init__", lambda *_, **__: pytest.fail("a dataset is made"))
     return asked
 
 
@@ -289,7 +289,7 @@ def test_names_and_flags_that_do_not_go_together(tmp_path):
 
 
 def toy(entry, root, options):
-    """Return a data set of one's own: the reader function of an entry."""
+    """Return a dataset of one's own: the reader function of an entry."""
     images = np.full((4, entry.size, entry.size, 3), 7, np.uint8)
     split = SourceSplit(4, entry.size, lambda: array_chunks(images, np.arange(4), "toy"), kept=True)
     return entry.source(list("abcd"), {"train": split, "test": split})

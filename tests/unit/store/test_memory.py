@@ -1,4 +1,4 @@
-"""What one rank keeps for every image of a data set: never more than 64 bytes."""
+"""What one rank keeps for every image of a dataset: never more than 64 bytes."""
 
 import numpy as np
 import torch

@@ -45,9 +45,9 @@ def test_any_other_missing_store_says_what_to_type():
 
 
 def test_folders_that_are_no_stores(tmp_path):
-    with pytest.raises(DataError, match="no converted data set"):
+    with pytest.raises(DataError, match="no converted dataset"):
         open_store(tmp_path / "nothing")
-    with pytest.raises(DataError, match="not a converted data set"):
+    with pytest.raises(DataError, match="not a converted dataset"):
         open_store(tmp_path)
 
 

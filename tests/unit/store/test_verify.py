@@ -120,7 +120,7 @@ def test_an_index_that_disagrees_is_found(pets, tmp_path):
 
 
 def test_what_cannot_be_verified(tmp_path, pets):
-    with pytest.raises(DataError, match="no converted data set"):
+    with pytest.raises(DataError, match="no converted dataset"):
         verify(tmp_path / "nothing")
     with pytest.raises(ConfigError, match="sample"):
         verify(pets, sample=0)

@@ -330,7 +330,7 @@ def test_a_measurement_has_the_threads_of_a_run_and_reports_why_it_failed(
     assert len(lines) == 2 and all("threads=2" in line for line in lines)
     printed = capsys.readouterr().out
     assert "the time of 4 cells is not known: MemoryError: too much" in printed
-    assert "the time of 4 cells is not known: their data set is not converted" in printed
+    assert "the time of 4 cells is not known: their dataset is not converted" in printed
 
 
 def test_the_time_of_a_step_is_read_from_json_at_full_precision(file, monkeypatch):
