@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 Place = str | os.PathLike[str]
 P = ParamSpec("P")
 R = TypeVar("R")
-_FLAG = re.compile(r"--([a-z][a-z-]+)(?: ([A-Z]+|[0-9.]+|best|last)\b)?")
+_FLAG = re.compile(r"--([a-z][a-z-]+)(?: ([A-Z]+|[0-9.]+|best|last|skip)\b)?")
 _SWITCHES = {"resume", "accept-changes", "trust-code", "download", "follow", "given", "dry-run"}
+_SWITCHES |= {"no-extra", "rerun-changed"}
 
 
 def speaks_python(function: Callable[P, R]) -> Callable[P, R]:
@@ -105,17 +106,17 @@ def load(
 def evaluate(
     run: Place, checkpoint: str = "best", store: Place | None = None, *, trust_code: bool = False
 ) -> dict[str, Any]:
-    """Judge a run's model on its test set; errors are in percent.
+    """Evaluate a run's model on its test set; errors are in percent.
 
     >>> import fastssl
-    >>> figures = fastssl.evaluate("runs/a")
-    >>> sorted(figures)[:5]
+    >>> metrics = fastssl.evaluate("runs/a")
+    >>> sorted(metrics)[:5]
     ['accuracy', 'auc', 'checkpoint', 'class_accuracy', 'classes']
     """
     from fastssl.inference.evaluate import evaluate as evaluate_run
 
-    place = os.fspath(store) if store is not None else None
-    return evaluate_run(Path(run), checkpoint, place, trust_code=trust_code)
+    other = os.fspath(store) if store is not None else None
+    return evaluate_run(Path(run), checkpoint, other, trust_code=trust_code)
 
 
 @speaks_python
@@ -135,8 +136,8 @@ def convert(
     from fastssl.conversion import convert as run
     from pipelines.convert import Options
 
-    place = Path(out) if out is not None else None
-    return run(os.fspath(source), place, Options(**options), progress=progress)
+    folder = Path(out) if out is not None else None
+    return run(os.fspath(source), folder, Options(**options), progress=progress)
 
 
 @speaks_python
@@ -219,7 +220,7 @@ def draw_views(
 def run_sweep(file: Place, **options: Any) -> int:
     """Train a grid of runs; return 0, or the exit code of the first run that failed.
 
-    Options are those of `fastssl sweep`: jobs, dry_run, only, out, trust_code.
+    Options are those of `fastssl sweep`: jobs, dry_run, only, out, trust_code, rerun_changed.
     """
     from fastssl.sweep.runner import run
 

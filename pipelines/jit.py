@@ -46,7 +46,7 @@ def njit_cached(signature: Any, **options: Any) -> Callable[[Any], Any]:
 
 @cache
 def private_folder() -> str | None:
-    """Return a temporary folder that only this user can write to, or None; say which, once."""
+    """Return a temporary folder that only this user can write to, or None; log which, once."""
     folder = Path(tempfile.gettempdir()) / f"fastssl-numba-{os.getuid()}"
     hint = "set NUMBA_CACHE_DIR to a folder that can be written to"
     try:

@@ -91,7 +91,7 @@ def configuration(resolved: ResolvedConfig) -> list[dict[str, Any]]:
         values["ratio"] = resolved.algorithm.ratio
     for key, chosen in resolved.config.averages().items():
         if values[key] == "auto":
-            values[key] = f"auto: {'the own of the model' if chosen is None else chosen}"
+            values[key] = "auto: the model's own" if chosen is None else f"auto: {chosen}"
     sentences = {k: f.description for k, f in type(resolved.config).model_fields.items()}
     fields = type(resolved.settings).model_fields
     sentences |= {f"algo.{k}": f.description for k, f in fields.items()}

@@ -22,9 +22,9 @@ from torch import nn
 from fastssl.distributed.collectives import Ranks
 from fastssl.errors import ConfigError, ResourceError, UserError, system_error
 
-TIMEOUT = timedelta(minutes=10)  # a rank that hears nothing for so long gives up
+TIMEOUT = timedelta(minutes=10)  # a rank that receives nothing for so long gives up
 FAILURE = "fastssl/failure"  # key under which the rank that fails first reports why
-# parts of error messages which mean that another rank is gone
+# Parts of error messages which mean that another rank is gone
 LOST = {"connection closed", "connection reset", "broken pipe", "timed out", "nccl", "gloo"}
 
 
@@ -66,7 +66,7 @@ class Group:
             first = self._first_failure(failure)
             if first["rank"] == self.ranks.rank:
                 record(self.ranks.rank, failure)
-            elif lost:  # the other rank's message says more
+            elif lost:  # the other rank's message holds the cause
                 what = f"rank {first['rank']} failed first (exit {first['exit']}): {first['what']}"
                 failure = UserError(what, first["fix"])
                 failure.exit_code = first["exit"]
@@ -182,8 +182,8 @@ def join() -> Group:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    # CPU tensors travel over gloo even where the model's gradients go over NCCL, so that asking
-    # the others never waits for a device.
+    # CPU tensors go over gloo even where the model's gradients go over NCCL, so that an exchange
+    # of numbers between ranks never waits for a device.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, rank, world = next(rendezvous("env://", timeout=TIMEOUT))

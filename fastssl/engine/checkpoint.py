@@ -15,15 +15,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import (
-    Any,
-    NotRequired,  # pydantic reads those of typing from 3.12
-)
+from typing import Any, NotRequired
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from torch import Tensor
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict  # pydantic accepts that of typing only from 3.12 on
 
 from fastssl.errors import DataError, cannot_write
 from fastssl.tracking.run_dir import RunFolder
@@ -46,7 +43,7 @@ class Preprocessing(TypedDict):
 
 
 class SavedProgress(TypedDict):
-    """The fields of TrainingProgress."""
+    """TrainingProgress as a dict; only the field that others read is declared."""
 
     step: int
 
@@ -99,7 +96,7 @@ def read(path: Path) -> CheckpointContent:
         why = f"{len(error.errors())} of its entries are missing or wrong, such as {key}"
         raise DataError(f"{path} is refused: {why}", "use a checkpoint of your own") from error
     except Exception as error:  # a foreign file may fail in torch's reader with any exception
-        why = "it is whole, but what is inside is not of fastssl"
+        why = "it is intact, but not a checkpoint of fastssl"
         raise DataError(f"{path} is refused: {why}", "use a checkpoint of your own") from error
     return found
 

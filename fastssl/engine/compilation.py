@@ -102,7 +102,7 @@ class Compiled:
         self._graphs = 0
 
     def __call__(self, *arguments: Any) -> StepOutput:
-        """Take a step."""
+        """Run the step; log what the compiler did."""
         try:
             out = self.compiled(*arguments)
         except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:

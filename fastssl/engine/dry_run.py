@@ -21,7 +21,7 @@ REHEARSED, PATIENCE = 10, 5.0  # a dry run starts no step after so many steps or
 
 
 def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: bool = False) -> int:
-    """Take a few steps, write nothing, and report how long the run would take.
+    """Train a few steps, write nothing, and report how long the run would take.
 
     The steps are not compiled, which alone may take minutes.
     """

@@ -36,12 +36,12 @@ from fastssl.tracking.progress_bar import Display
 from pipelines.loader.batch import Batch
 
 logger = logging.getLogger(__name__)
-TIME_UP = signal.NSIG  # max_time is over; above the numbers of all signals, which stand elsewhere
+TIME_UP = signal.NSIG  # max_time is over; no signal has this number
 STOP_CHECK_EVERY = 10  # steps on CUDA between two checks whether a rank was asked to stop
 
 
 def train_step(learner: Learner, batch: Batch, step: int) -> StepOutput:
-    """Take one optimizer step and return what the algorithm's step function returned."""
+    """Run one optimizer step and return what the algorithm's step function returned."""
     config = learner.resolved.config
     for group in learner.optimizer.param_groups:
         group["lr"] = optim.learning_rate(config, step)
@@ -72,7 +72,7 @@ def train_step(learner: Learner, batch: Batch, step: int) -> StepOutput:
 
 
 def backward(learner: Learner, batch: Batch) -> StepOutput:
-    """Run the step function and backward, in as many parts as `accumulate` says.
+    """Run the step function and backward, in as many parts as `accumulate` sets.
 
     Loss and metrics are then the means over the parts.
     """
@@ -107,7 +107,7 @@ class Training:
     started: float = field(default_factory=time.monotonic)
     out: StepOutput | None = None
     first_step: float | None = None  # seconds until the first step was done
-    explained: bool = False  # whether it was said why all images are trusted
+    explained: bool = False  # whether a message explained why all images are trusted
 
     @property
     def config(self) -> RunConfig:
@@ -237,7 +237,7 @@ class Training:
             self.explain_trusted()
 
     def explain_trusted(self) -> None:
-        """Say once why every image is trusted, if the algorithm's thresholds are still low."""
+        """Log once why every image is trusted, if the algorithm's thresholds are still low."""
         algorithm, settings = self.learner.algorithm, self.learner.resolved.settings
         if algorithm.thresholds is None:
             return

@@ -30,7 +30,7 @@ class Stop:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Stop:
-        """Take over both signals; outside the main thread Python allows no handlers."""
+        """Handle both signals; outside the main thread Python allows no handlers."""
         if threading.current_thread() is threading.main_thread():
             reading, self._pipe = os.pipe()
             os.set_blocking(self._pipe, False)

@@ -25,8 +25,8 @@ def snapshot(
 ) -> CheckpointContent:
     """Copy all that a restart needs to the CPU; waits for the device.
 
-    `quality` are the learner's pseudo-label counts, averaged over ranks. Random
-    numbers are keyed by seed and step and need no state.
+    `quality` are the learner's pseudo-label counts, averaged over ranks. Random numbers are keyed
+    by seed and step and need no state.
     """
     store = data.store
     content: CheckpointContent = {

@@ -67,7 +67,7 @@ def most_confused(classes: list[str], counts: npt.NDArray[np.int64]) -> list[dic
     return [
         {
             "class": classes[truth],
-            "taken for": classes[predicted],
+            "predicted as": classes[predicted],
             "images": f"{wrong[truth, predicted]} of {counts[truth].sum()}",
         }
         for truth, predicted in zip(*np.unravel_index(order, wrong.shape), strict=True)

@@ -59,7 +59,7 @@ class RunFolder:
         with writing(self.path, RESUME):
             self._made = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
-            # Looked at before the lock, which would leave a file in somebody's pictures.
+            # Checked before the lock, which would leave a file among the user's own.
             if self._others() and not self.started():
                 raise ConfigError(
                     f"{self.path} holds files, but no run of fastssl", "take another --out"
@@ -71,7 +71,7 @@ class RunFolder:
                     "add --resume to go on with it, or take another --out",
                 )
             self.checkpoints.mkdir(exist_ok=True)
-            # Who may not write there learns it now, and not at the first checkpoint.
+            # A missing permission is reported now, and not at the first checkpoint.
             tempfile.TemporaryFile(dir=self.checkpoints).close()
 
     def _others(self) -> list[Path]:

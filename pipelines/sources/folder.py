@@ -109,7 +109,7 @@ def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], list[Item]]
         raise DataError(
             f"{for_terminal(loose[0])} and {len(loose) - 1:,} more images lie outside class "
             "folders",
-            "put them in a folder each class, or list them with --labels FILE.csv",
+            "put them in one folder per class, or list them with --labels FILE.csv",
         )
     odd = [name for name in names if name.lower() in _SPLITS]
     if odd:

@@ -22,7 +22,6 @@ Records = npt.NDArray[Any]  # of the type index.RECORD
 
 FIX = "restore the store from a copy, or convert the dataset again"
 
-
 # Segments that may precede the frame header: tables, restart interval, application data, comment.
 _BEFORE_FRAME = {0xFFC4, 0xFFDB, 0xFFDD, *range(0xFFE0, 0xFFF0), 0xFFFE}
 _FRAMES = {0xFFC0, 0xFFC1, 0xFFC2}  # baseline, extended, progressive

@@ -91,6 +91,27 @@ def test_errors_are_exported_and_name_arguments_instead_of_options(
     assert "add trust_code=True to run it" in caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("fix", "expected"),
+    [
+        (
+            "add --rerun-changed, or take another --out",
+            "add rerun_changed=True, or take another out=",
+        ),
+        ("leave them out with --on-error skip", "leave them out with on_error=skip"),
+        ("type --jobs 1 or more", "type jobs=1 or more"),
+    ],
+)
+def test_options_in_a_message_become_arguments(fix: str, expected: str) -> None:
+    @api.speaks_python
+    def fail() -> None:
+        raise ConfigError("something is wrong", fix)
+
+    with pytest.raises(ConfigError) as caught:
+        fail()
+    assert caught.value.fix == expected
+
+
 def test_objects_describe_themselves(trained: Path, data: Path) -> None:
     assert repr(fastssl.load(trained)).startswith(f"<Predictor of {trained}: ")
     assert "10 classes" in repr(fastssl.load(trained))
