@@ -45,9 +45,9 @@ class FixMatchSettings(WeakStrongSettings):
 @algorithm(
     "fixmatch",
     views={"weak": "weak", "strong": "strong"},
-    config=FixMatchSettings,
     forwards="1: labeled, weak and strong together",
     ratio=7,
+    config=FixMatchSettings,
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: FixMatchSettings, progress: Tensor, ranks: Ranks

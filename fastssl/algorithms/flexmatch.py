@@ -24,11 +24,11 @@ class FlexMatchSettings(WeakStrongSettings, cpl.CurriculumSettings):
 @algorithm(
     "flexmatch",
     views={"weak": "weak", "strong": "strong"},
-    config=FlexMatchSettings,
     forwards="1: labeled, weak and strong together",
+    ratio=7,
+    config=FlexMatchSettings,
     init_state=cpl.init_state,
     thresholds=cpl.thresholds,
-    ratio=7,
 )
 def step(
     nets: Nets,

@@ -23,8 +23,8 @@ class FlexPLSettings(cpl.CurriculumSettings, PseudoLabelSettings):
 @algorithm(
     "flexpl",
     views={"weak": "weak"},
-    config=FlexPLSettings,
     forwards="2: labeled; weak",
+    config=FlexPLSettings,
     init_state=cpl.init_state,
     thresholds=cpl.thresholds,
 )

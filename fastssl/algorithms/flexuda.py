@@ -30,11 +30,11 @@ class FlexUDASettings(cpl.CurriculumSettings, UDASettings):
 @algorithm(
     "flexuda",
     views={"weak": "weak", "strong": "strong"},
-    config=FlexUDASettings,
     forwards="1: labeled, weak and strong together",
+    ratio=7,
+    config=FlexUDASettings,
     init_state=cpl.init_state,
     thresholds=cpl.thresholds,
-    ratio=7,
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: FlexUDASettings, progress: Tensor, ranks: Ranks

@@ -64,11 +64,11 @@ def thresholds(state: State, config: FreeSettings, num_classes: int) -> Tensor:
 @algorithm(
     "freematch",
     views={"weak": "weak", "strong": "strong"},
-    config=FreeSettings,
     forwards="1: labeled, weak and strong together",
+    ratio=7,
+    config=FreeSettings,
     init_state=init_state,
     thresholds=thresholds,
-    ratio=7,
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: FreeSettings, progress: Tensor, ranks: Ranks

@@ -32,8 +32,8 @@ class MeanTeacherSettings(RampSettings):
 @algorithm(
     "meanteacher",
     views={"one": "weak", "other": "weak"},
-    config=MeanTeacherSettings,
     forwards="3: labeled; a weak view; another one through the teacher, without gradient",
+    config=MeanTeacherSettings,
 )
 def step(
     nets: Nets,

@@ -41,8 +41,8 @@ class MixMatchSettings(RampSettings):
 @algorithm(
     "mixmatch",
     views={"one": "weak", "other": "weak"},
-    config=MixMatchSettings,
     forwards="2 without gradient: each weak view; then 1 + 2 * ratio mixed chunks",
+    config=MixMatchSettings,
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: MixMatchSettings, progress: Tensor, ranks: Ranks

@@ -30,8 +30,8 @@ class PiModelSettings(RampSettings):
 @algorithm(
     "pimodel",
     views={"one": "weak", "other": "weak"},
-    config=PiModelSettings,
     forwards="3: labeled; one weak view; another, without gradient",
+    config=PiModelSettings,
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: PiModelSettings, progress: Tensor, ranks: Ranks

@@ -33,8 +33,8 @@ class PseudoLabelSettings(RampSettings):
 @algorithm(
     "pseudolabel",
     views={"weak": "weak"},
-    config=PseudoLabelSettings,
     forwards="2: labeled; weak",
+    config=PseudoLabelSettings,
 )
 def step(
     nets: Nets,

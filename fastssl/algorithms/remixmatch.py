@@ -62,8 +62,8 @@ def init_state(config: ReMixSettings, info: DatasetInfo) -> State:
 @algorithm(
     "remixmatch",
     views={"weak": "weak", "strong": "strong", "other": "strong"},
-    config=ReMixSettings,
     forwards="1 without gradient: weak; then 1 + 3 * ratio mixed chunks; strong; strong, rotated",
+    config=ReMixSettings,
     init_state=init_state,
     heads={"rotation": 4},
 )

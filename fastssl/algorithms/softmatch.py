@@ -63,11 +63,11 @@ def thresholds(state: State, config: SoftSettings, num_classes: int) -> Tensor:
 @algorithm(
     "softmatch",
     views={"weak": "weak", "strong": "strong"},
-    config=SoftSettings,
     forwards="1: labeled, weak and strong together",
+    ratio=7,
+    config=SoftSettings,
     init_state=init_state,
     thresholds=thresholds,
-    ratio=7,
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: SoftSettings, progress: Tensor, ranks: Ranks

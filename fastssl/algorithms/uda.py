@@ -40,9 +40,9 @@ class UDASettings(WeakStrongSettings):
 @algorithm(
     "uda",
     views={"weak": "weak", "strong": "strong"},
-    config=UDASettings,
     forwards="1: labeled, weak and strong together",
     ratio=7,
+    config=UDASettings,
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: UDASettings, progress: Tensor, ranks: Ranks

@@ -45,8 +45,8 @@ class VATSettings(RampSettings):
 @algorithm(
     "vat",
     views={"weak": "weak"},
-    config=VATSettings,
     forwards="4: labeled; weak; weak + probe, with its gradient; weak + adversarial change",
+    config=VATSettings,
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: VATSettings, progress: Tensor, ranks: Ranks
