@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -15,6 +14,7 @@ from fastssl.tracking import environment
 from fastssl.tracking.console import messages
 from pipelines.extras import import_problem
 from pipelines.readers import READERS
+from pipelines.store.store import default_place
 
 # what -> the module that it needs, and what pip installs
 EXTRAS = {
@@ -85,7 +85,7 @@ def devices() -> Iterator[dict[str, Any]]:
 
 def data_folder() -> dict[str, Any]:
     """Return the row on the folder of converted data and its free space."""
-    place = Path(os.environ.get("FASTSSL_DATA") or "data").absolute()
+    place = default_place("").absolute()
     above = next(path for path in (place, *place.parents) if path.exists())
     free = shutil.disk_usage(above).free / 2**30
     return row("data folder", f"{place}, {free:.0f} GB free", "" if free > 1 else "free some space")

@@ -1,6 +1,5 @@
 """From the SOURCE that the user typed to raw data: a standard name, a folder, or a `.npz`."""
 
-import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,20 +8,16 @@ from pipelines.datasets import DATASETS
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources import Source, SourceOptions, arrays, folder
 from pipelines.sources.published import download
+from pipelines.store.store import default_place
 
 OWN = ("unlabeled", "labels", "train_list", "test", "test_list", "test_fraction")
-
-
-def default_root() -> Path:
-    """Return the folder of the publishers' files if --root is not given."""
-    return Path(os.environ.get("FASTSSL_DATA") or "data") / "raw"
 
 
 def open_source(name: str, options: SourceOptions) -> Source:
     """Return the raw data that `name` stands for."""
     if name in DATASETS:
         _refuse(options, OWN, f"images of your own, not for {name}")
-        entry, root = DATASETS[name], options.root or default_root()
+        entry, root = DATASETS[name], options.root or default_place("raw")
         if options.download:
             download(entry, root, extra=not options.no_extra)
         return entry.open(root, options)

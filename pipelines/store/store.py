@@ -234,5 +234,5 @@ def _incomplete(folder: Path, why: str) -> DataError:
 
 
 def default_place(name: str) -> Path:
-    """Return where the store of a standard dataset lies: $FASTSSL_DATA/NAME, else data/NAME."""
+    """Return the default folder of a store or of raw data: $FASTSSL_DATA/NAME, else data/NAME."""
     return Path(os.environ.get("FASTSSL_DATA") or "data") / name
