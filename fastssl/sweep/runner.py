@@ -6,10 +6,10 @@ cell that fails does not stop the others.
 
 from __future__ import annotations
 
+import logging
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ from fastssl.sweep.cell_state import SWEEP_FILE, SweepCell, is_locked
 from fastssl.sweep.child_process import die_with_parent, environment, last_lines, train_command
 from fastssl.sweep.estimate import print_estimate
 from fastssl.sweep.grid import Cell
-from fastssl.tracking.console import clock
+from fastssl.tracking.console import clock, messages
 from fastssl.tracking.run_dir import LOCK
 from pipelines.files import Lock, write_json
-from pipelines.text import for_terminal
 
+logger = logging.getLogger(__name__)
 LOGS = "logs"
 POLL = 0.1  # seconds between two looks at the running cells
 
@@ -62,7 +62,7 @@ def run(
     if dry_run:
         print_estimate(name, chosen, folder, jobs)
         return 0
-    with claimed(folder):
+    with claimed(folder), messages():
         earlier = {cell.name: cell.exit for cell in cell_state.read_cells(folder)}
         return Sweep(name, cells, folder, jobs, earlier).run(chosen)
 
@@ -146,7 +146,9 @@ class Sweep:
         """Train the cells that are not done, `jobs` at a time; return the exit code."""
         waiting = [cell for cell in chosen if not cell_state.is_done(self.folder / cell.name)]
         total, skipped = len(waiting), len(chosen) - len(waiting)
-        log(f"sweep {self.name}: {len(chosen)} cells, {skipped} done, output in {self.folder}")
+        logger.info(
+            f"sweep {self.name}: {len(chosen)} cells, {skipped} done, output in {self.folder}"
+        )
         self.write_sweep_file()
         with self.signals():
             while (waiting and not self.stop_signal) or self.running:
@@ -199,14 +201,14 @@ class Sweep:
                 preexec_fn=die_with_parent,
             )
         self.running[slot] = Job(cell, process, time.monotonic())
-        log(f"{count} {cell.name}: begins, log in {text}")
+        logger.info(f"{count} {cell.name}: begins, log in {text}")
         if self.stop_signal:  # it arrived before the job was in the list
             process.send_signal(self.stop_signal)
 
     def wait_for_orphan(self, path: Path) -> None:
         """Wait until the process of a killed sweep has saved and released its run folder."""
         if is_locked(path):
-            log(f"{path.name}: its last process is still saving; waiting")
+            logger.info(f"{path.name}: its last process is still saving; waiting")
         while is_locked(path) and not self.stop_signal:
             time.sleep(POLL)
 
@@ -216,30 +218,30 @@ class Sweep:
         code = code if code >= 0 else 128 - code  # Popen returns -N for signal N
         spent = clock(time.monotonic() - job.began)
         if self.stop_signal and code == 128 + self.stop_signal:
-            log(f"{name}: saved and stopped after {spent}")
+            logger.info(f"{name}: saved and stopped after {spent}")
             return
         self.exit_codes[name] = code
         self.write_sweep_file()
         if code == 0:
             error = cell_state.read_summary(self.folder / name).get("best_error")
             tail = f", best error {error:.2f} %" if isinstance(error, float) else ""
-            log(f"{name}: done in {spent}{tail}")
+            logger.info(f"{name}: done in {spent}{tail}")
             return
         self.failed[name] = code
-        log(f"{name}: FAILED with exit {code} after {spent}")
+        logger.info(f"{name}: FAILED with exit {code} after {spent}")
         for line in last_lines(self.log_file(name), 2):
-            log(f"    {line}")
+            logger.info(f"    {line}")
 
     def finish(self, chosen: list[Cell]) -> int:
         """Print what failed and the next command; return the exit code."""
         for name, code in self.failed.items():
-            log(f"failed: {name} (exit {code}), log in {self.log_file(name)}")
+            logger.info(f"failed: {name} (exit {code}), log in {self.log_file(name)}")
         if self.stop_signal:
-            log("interrupted and saved; type the same command to continue")
+            logger.info("interrupted and saved; type the same command to continue")
             return 128 + self.stop_signal
-        log(f"{len(chosen) - len(self.failed)} of {len(chosen)} cells are done")
+        logger.info(f"{len(chosen) - len(self.failed)} of {len(chosen)} cells are done")
         report = ["fastssl", "report", str(self.folder), "--out", str(self.folder / "report.html")]
-        log(f"next: {shlex.join(report)}")
+        logger.info(f"next: {shlex.join(report)}")
         return next(iter(self.failed.values()), 0)
 
     def log_file(self, name: str) -> Path:
@@ -257,8 +259,3 @@ class Sweep:
             cells.append(row.model_dump(exclude_none=True))
         with writing(self.folder / SWEEP_FILE, RESUME):
             write_json(self.folder / SWEEP_FILE, {"name": self.name, "cells": cells})
-
-
-def log(line: str) -> None:
-    """Print a line of progress to stderr; names and a cell's output may hold anything."""
-    print(for_terminal(line), file=sys.stderr, flush=True)
