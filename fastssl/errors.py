@@ -19,6 +19,7 @@ from pipelines.errors import (
 )
 
 __all__ = [
+    "RESUME",
     "ConfigError",
     "DataError",
     "DivergedError",
