@@ -15,16 +15,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from torch import Tensor
 from typing_extensions import TypedDict  # pydantic accepts that of typing only from 3.12 on
 
 from fastssl.errors import DataError, cannot_write
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import sync, write_atomic
+from pipelines.store.manifest import Color, Side
 
 SEAL = b"fastssl-checkpoint-1 "  # how a file of version 0.1.0 begins
 BEST = "best.ckpt"
@@ -33,19 +34,19 @@ NAME = re.compile(r"step-(\d{8,})\.ckpt")
 
 
 class Preprocessing(TypedDict):
-    """How an image becomes an input of the model."""
+    """How an image becomes an input of the model; within the bounds of a store's manifest."""
 
-    size: list[int]  # height and width of the model's input
-    mean: list[float]
-    std: list[float]
-    stored: int  # height of the store's test images
-    resize: str
+    size: Annotated[list[Side], Field(min_length=2, max_length=2)]  # of the input: height, width
+    mean: Annotated[list[Color], Field(min_length=3, max_length=3)]
+    std: Annotated[list[Annotated[Color, Field(gt=0)]], Field(min_length=3, max_length=3)]
+    stored: Side  # height of the store's test images
+    resize: Literal["squash", "crop", "pad"]
 
 
 class SavedProgress(TypedDict):
     """TrainingProgress as a dict; only the field that others read is declared."""
 
-    step: int
+    step: Annotated[int, Field(ge=0)]
 
 
 @with_config(ConfigDict(arbitrary_types_allowed=True))
@@ -78,6 +79,8 @@ def pack(content: CheckpointContent) -> memoryview:
 
 def read(path: Path) -> CheckpointContent:
     """Read one checkpoint file; never executes code of the file."""
+    if path.exists() and not path.is_file():  # reading a pipe or a device may never end
+        raise DataError(f"{path} is not a file", "check the path")
     try:
         data = path.read_bytes()
     except OSError as error:

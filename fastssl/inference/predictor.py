@@ -185,7 +185,7 @@ class Predictor:
             threads=self.device.threads,
         ) as batches:
             for logits, _ in predict_batches(self.model, batches, self.device):
-                yield logits.cpu().numpy()
+                yield self._finite(logits.cpu().numpy())
 
     @property
     def store_fingerprint(self) -> str:
@@ -230,7 +230,16 @@ class Predictor:
     def _forward(self, pixels: list[Pixels], network: Network) -> npt.NDArray[np.float32]:
         images = self.preprocessing.tensor(np.stack(pixels)).to(self.device.device)
         with self.device.autocast():
-            return network(images).float().cpu().numpy()
+            return self._finite(network(images).float().cpu().numpy())
+
+    def _finite(self, outputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return outputs of the network; raise if they are no numbers to choose a class by."""
+        if not np.isfinite(outputs).all():
+            raise DataError(
+                f"the model of {self.run} gives outputs that are not finite numbers",
+                "use another checkpoint, or train again",
+            )
+        return outputs
 
 
 def probabilities(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

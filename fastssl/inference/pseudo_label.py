@@ -97,8 +97,15 @@ def class_thresholds(model: Predictor, floor: float) -> npt.NDArray[np.float64]:
         raise ConfigError(f"the floor is {floor}", "give a number from 0 to 1")
     count, resolved = len(model.classes), model.resolved
     if resolved.algorithm.thresholds is not None:
-        found = resolved.algorithm.thresholds(model.content["state"], resolved.settings, count)
-        return np.asarray(np.maximum(found.double().numpy(), floor))
+        try:
+            found = resolved.algorithm.thresholds(model.content["state"], resolved.settings, count)
+            return np.asarray(np.maximum(found.double().numpy().reshape(count), floor))
+        except (KeyError, IndexError, RuntimeError, ValueError) as error:
+            raise DataError(
+                f"the checkpoint of {model.run} has no thresholds of {resolved.algorithm.name} for "
+                f"{count} classes",
+                "use a checkpoint of the same run",
+            ) from error
     if not floor:
         raise ConfigError(
             f"{resolved.algorithm.name} has no thresholds, so a floor of 0 would trust everything",

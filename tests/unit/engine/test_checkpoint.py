@@ -1,6 +1,7 @@
 """Checkpoints: checked, skipped where damaged, pruned only after the new one is there."""
 
 import hashlib
+import os
 import random
 import threading
 import tracemalloc
@@ -13,6 +14,8 @@ from fastssl.engine import checkpoint
 from fastssl.errors import DataError, ResourceError
 from fastssl.tracking.run_dir import RunFolder
 from tests.runs import whole_content
+
+PREPROCESSING = whole_content(1, {})["preprocessing"]
 
 
 @pytest.fixture
@@ -252,8 +255,18 @@ def test_the_thread_ends_with_the_writer(folder):
         ("classes", [1, 2]),
         ("classes", None),
         ("preprocessing", {"size": "large"}),
+        ("preprocessing", {**PREPROCESSING, "size": []}),
+        ("preprocessing", {**PREPROCESSING, "size": [-1, 8]}),
+        ("preprocessing", {**PREPROCESSING, "size": [20_000, 20_000]}),
+        ("preprocessing", {**PREPROCESSING, "mean": [0.5, 0.5]}),
+        ("preprocessing", {**PREPROCESSING, "mean": [float("nan")] * 3}),
+        ("preprocessing", {**PREPROCESSING, "std": [0.0, 1.0, 1.0]}),
+        ("preprocessing", {**PREPROCESSING, "stored": 0}),
+        ("preprocessing", {**PREPROCESSING, "stored": 10**6}),
+        ("preprocessing", {**PREPROCESSING, "resize": "stretch"}),
         ("trip", None),
         ("trip", {"step": "many"}),
+        ("trip", {"step": -1}),
         ("store", 7),
         ("inputs", {"model": 5}),
         ("quality", "none"),
@@ -272,3 +285,9 @@ def test_a_checkpoint_with_missing_or_wrong_entries_is_refused(folder, key, valu
     torch.save([made], path)
     with pytest.raises(DataError, match="is refused"):
         checkpoint.read(path)
+
+
+def test_a_pipe_in_the_place_of_a_checkpoint_is_refused(folder):
+    os.mkfifo(folder.checkpoints / "best.ckpt")
+    with pytest.raises(DataError, match="is not a file"):
+        checkpoint.best(folder)

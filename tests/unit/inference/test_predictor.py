@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import fastssl
 from fastssl.cli.command import app
 from fastssl.distributed.collectives import Ranks
-from fastssl.engine import evaluation
+from fastssl.engine import checkpoint, evaluation
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.inputs import files, to_image
 from fastssl.inference.prediction_files import predict
@@ -301,3 +301,21 @@ def test_a_skipped_checkpoint_is_reported_on_stderr_and_leaves_stdout_to_json(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["checkpoint"] == "last"
     assert f"skipped: {newest}" in done.stderr
+
+
+def test_a_model_whose_outputs_are_not_finite_predicts_nothing(
+    trained: Path, digits: Store, tmp_path: Path
+) -> None:
+    out = shutil.copytree(trained, tmp_path / "run")
+    best = out / "checkpoints" / checkpoint.BEST
+    content = checkpoint.read(best)
+    content["ema"]["classifier.bias"][:] = torch.nan
+    best.write_bytes(checkpoint.pack(content))
+    for action in (
+        lambda: fastssl.evaluate(out, store=digits.path),
+        lambda: fastssl.load(out).predict(np.zeros((16, 16, 3), np.uint8)),
+        lambda: fastssl.label(out, digits.path, tmp_path / "p.csv"),
+    ):
+        with pytest.raises(DataError, match="not finite"):
+            action()
+    assert not (tmp_path / "p.csv").exists()

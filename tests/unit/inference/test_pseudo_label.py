@@ -16,7 +16,7 @@ import fastssl
 from fastssl.algorithms.common import cpl
 from fastssl.cli.command import app
 from fastssl.config.resolve import load
-from fastssl.errors import ConfigError
+from fastssl.errors import ConfigError, DataError
 from fastssl.inference import contact_sheet, pseudo_label
 from fastssl.inference.predictor import Predictor
 from pipelines.store.store import Store, open_store
@@ -72,7 +72,17 @@ def test_freematch_labels_by_its_learned_thresholds(model: Predictor) -> None:
 
 def untrained(model: Predictor, *overrides: str, **state: torch.Tensor) -> SimpleNamespace:
     resolved = load("digits", list(overrides))
-    return SimpleNamespace(classes=model.classes, resolved=resolved, content={"state": state})
+    return SimpleNamespace(
+        run="runs/a", classes=model.classes, resolved=resolved, content={"state": state}
+    )
+
+
+@pytest.mark.parametrize("state", [{}, {"counts": torch.zeros(3)}])
+def test_a_state_that_does_not_fit_is_refused(
+    model: Predictor, state: dict[str, torch.Tensor]
+) -> None:
+    with pytest.raises(DataError, match="no thresholds of flexmatch for 10 classes"):
+        pseudo_label.class_thresholds(untrained(model, **state), 0)
 
 
 def test_no_threshold_is_below_the_floor(model: Predictor) -> None:
