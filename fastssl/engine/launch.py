@@ -24,7 +24,7 @@ from fastssl.engine.failures import out_of_memory, write_failure
 from fastssl.engine.loop import TIME_UP, Training
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.signals import Stop
-from fastssl.engine.snapshot import resume_from
+from fastssl.engine.snapshot import check_finished, resume_from
 from fastssl.engine.summary import announce, end_lines, summarize
 from fastssl.engine.view_sheet import make_sheet
 from fastssl.errors import RESUME, ConfigError, writing
@@ -81,6 +81,7 @@ def start(
         done = folder.finished_steps()
         if done == resolved.config.steps:  # even if its checkpoints are damaged or gone
             same_run(resolved, folder)
+            check_finished(resolved, folder, accept_changes)
             logger.info(f"{folder.path} is finished: {done:,} steps")
             return 0
         content = checkpoint.newest(folder, logger.info)

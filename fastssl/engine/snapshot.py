@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 from torch import Tensor
 
+from fastssl import plugins
+from fastssl.config.resolve import ResolvedConfig
 from fastssl.engine import checkpoint
 from fastssl.engine.build import Learner, TrainingData
 from fastssl.engine.build_data import changed_inputs
 from fastssl.engine.checkpoint import CheckpointContent, SavedProgress
 from fastssl.engine.progress import TrainingProgress
-from fastssl.errors import DataError
+from fastssl.errors import DataError, UserError
 from fastssl.tracking.run_dir import RunFolder
+from pipelines.store.store import default_place, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -75,19 +79,44 @@ def resume_from(
     """Load a checkpoint into the learner; refuse it if an input of the run has changed."""
     saved = {"store": content["store"], **content.get("inputs", {})}
     changed = changed_inputs(saved, data.inputs, data.store)
-    if changed:
-        config = learner.resolved.config
-        given = {"store": data.store.path, "fastssl": f"version ({saved.get('fastssl')})"}
-        shown = ", ".join(
-            f"{name} {given.get(name, getattr(config, name, ''))}" for name in changed
-        )
-        if not accept_changes:
-            raise DataError(
-                f"{folder.path} was started with another content of: {shown}",
-                "give what it was started with, or another --out; --accept-changes goes on with it",
-            )
-        logger.warning("changed since the run was started: %s", shown)
+    shown = {"store": data.store.path, "fastssl": f"version ({saved.get('fastssl')})"}
+    given = {name: shown.get(name, getattr(learner.resolved.config, name, "")) for name in changed}
+    refuse_changes(folder, given, accept_changes)
     return restore(learner, content)
+
+
+def refuse_changes(folder: RunFolder, changed: dict[str, Any], accept_changes: bool) -> None:
+    """Raise if inputs of a run, given by name, have changed; only warn if that is accepted."""
+    if not changed:
+        return
+    shown = ", ".join(f"{name} {what}" for name, what in changed.items())
+    if not accept_changes:
+        raise DataError(
+            f"{folder.path} was started with another content of: {shown}",
+            "give what it was started with, or another --out; --accept-changes goes on with it",
+        )
+    logger.warning("changed since the run was started: %s", shown)
+
+
+def check_finished(resolved: ResolvedConfig, folder: RunFolder, accept_changes: bool) -> None:
+    """Raise if a finished run learned from other files than its settings name now.
+
+    It needs neither its checkpoints nor its files any more: what is gone is not compared.
+    """
+    config = resolved.config
+    hashes, store, saved = {}, None, {}
+    with suppress(UserError):
+        content = checkpoint.newest(folder, logger.debug)
+        saved = content.get("inputs", {}) if content else {}
+        hashes = plugins.file_hashes(resolved.as_dict())
+    with suppress(UserError):
+        store = open_store(config.store or default_place(config.data))
+    changed = {
+        key: getattr(config, key) for key in hashes if saved.get(key, hashes[key]) != hashes[key]
+    }
+    if store and "store" in saved and not store.matches(saved["store"]):
+        changed["store"] = store.path
+    refuse_changes(folder, changed, accept_changes)
 
 
 def restore(learner: Learner, content: CheckpointContent) -> TrainingProgress:

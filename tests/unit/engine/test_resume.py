@@ -14,6 +14,7 @@ from fastssl.engine import checkpoint, launch
 from fastssl.errors import ConfigError, DataError, ResourceError
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.store.store import open_store
+from tests.small_stores import make_store
 from tests.unit.test_plugins import ALGORITHM, MODEL
 
 TINY = {
@@ -97,6 +98,26 @@ def test_resume_refuses_a_changed_input_and_accepts_it_on_request(
     assert content_of(run) == before, "a refusal writes nothing"
     assert train(**settings, resume=True, accept_changes=True)["steps"] == 4
     assert train(**settings, resume=True)["steps"] == 4
+
+
+@pytest.mark.parametrize("what", ["label_file", "model", "store"])
+def test_a_finished_run_is_not_taken_for_one_of_changed_inputs(place, data, what):
+    shutil.copytree(data / "digits", "mine")
+    (place / "split.txt").write_text(labeled(40))
+    settings = {"label_file": "split.txt", "model": "net.py:build", "store": "mine"}
+    train(**settings)
+    before = content_of(Path("run"))
+    assert train(**settings, resume=True)["steps"] == 4
+    if what == "store":
+        shutil.rmtree("mine")
+        assert train(**settings, resume=True)["steps"] == 4, "a finished run needs no store"
+        make_store(place / "mine", count=40, size=16)
+    else:
+        {"label_file": change_label_file, "model": change_model}[what](place)
+    with pytest.raises(DataError, match=f"another content of: {what}"):
+        train(**settings, resume=True)
+    assert content_of(Path("run")) == before
+    assert train(**settings, resume=True, accept_changes=True)["steps"] == 4
 
 
 def test_a_file_that_moved_with_the_same_content_is_the_same(place):
