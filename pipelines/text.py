@@ -7,6 +7,7 @@ formula, which a spreadsheet executes. HTML is escaped by Jinja, JSON by `json`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # What spreadsheets take for the start of a formula, also behind spaces and in full width. A
 # number with a sign is harmless and stays a number. Apostrophes before it are part of the
@@ -17,6 +18,12 @@ _FORMULA = re.compile(r"'*(?![+-]\d+(\.\d*)?$)\s*[=+\-@\uff1d\uff0b\uff0d\uff20\
 def for_terminal(text: str) -> str:
     r"""Return the text with `\x1b` for an escape character and alike; only printable ones stay."""
     return "".join(one if one.isprintable() else _escaped(one) for one in text)
+
+
+def listed(names: Sequence[str], most: int = 20, separator: str = ", ") -> str:
+    """Return the first `most` names, safe for a terminal, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return separator.join(map(for_terminal, names[:most])) + more
 
 
 def _escaped(character: str) -> str:

@@ -16,7 +16,7 @@ from fastssl.engine.build import Learner, TrainingData
 from fastssl.engine.loop import Training
 from fastssl.engine.progress import LAST
 from fastssl.tracking.console import clock
-from pipelines.text import for_terminal
+from pipelines.text import listed
 
 logger = logging.getLogger(__name__)
 
@@ -129,9 +129,8 @@ def few_labels(learner: Learner, data: TrainingData) -> list[str]:
         return []
     counts = np.bincount(store.labels("train")[data.split.labeled], minlength=store.classes)
     few = np.flatnonzero(counts < int(wanted.removesuffix("/class")))
-    names = ", ".join(f"{for_terminal(store.class_names[c])} ({counts[c]})" for c in few[:SHOWN])
-    more = f" and {len(few) - SHOWN:,} more" if len(few) > SHOWN else ""
-    return [f"note    fewer labels than {wanted}: {names}{more}"] if len(few) else []
+    names = [f"{store.class_names[c]} ({counts[c]})" for c in few]
+    return [f"note    fewer labels than {wanted}: {listed(names, SHOWN)}"] if names else []
 
 
 def end_lines(summary: RunSummary, path: Path, *, own_model: bool = False) -> list[str]:

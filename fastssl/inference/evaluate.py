@@ -13,8 +13,9 @@ from fastssl.engine.build_data import find_store
 from fastssl.engine.evaluation import compute_metrics, confusion
 from fastssl.errors import DataError
 from fastssl.inference.predictor import Predictor
-from fastssl.inference.store_match import listed, match_labels, notes_on
+from fastssl.inference.store_match import match_labels, notes_on
 from pipelines.store.store import open_store
+from pipelines.text import listed
 
 CONFUSED = 5  # pairs of classes that are printed
 MATRIX = 100  # classes of the largest confusion matrix in the result

@@ -10,9 +10,7 @@ import numpy.typing as npt
 from fastssl.errors import DataError, UserError
 from fastssl.inference.predictor import Predictor
 from pipelines.store.store import Store, default_place, open_store
-from pipelines.text import for_terminal
-
-SHOWN = 20  # classes named in a message
+from pipelines.text import listed
 
 
 def match_labels(model: Predictor, store: Store, split: str) -> npt.NDArray[np.int64]:
@@ -31,12 +29,6 @@ def match_labels(model: Predictor, store: Store, split: str) -> npt.NDArray[np.i
         )
     numbers = np.array([number_of.get(name, -1) for name in store.class_names])
     return np.where(labels >= 0, numbers[labels], -1)
-
-
-def listed(names: list[str]) -> str:
-    """Return the names of classes for a message, a part of them if they are many."""
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(map(for_terminal, names[:SHOWN])) + more
 
 
 def notes_on(model: Predictor, store: Store, split: str) -> list[str]:

@@ -7,7 +7,7 @@ from fastssl.report.cells import Cell, by_task, default_values
 from fastssl.report.compare import unlike_paper
 from fastssl.report.load import Found, Run
 from fastssl.report.run_metrics import run_metrics
-from pipelines.text import for_terminal
+from pipelines.text import for_terminal, listed
 
 LISTED = 12  # names in one note
 
@@ -28,9 +28,7 @@ def notes(found: Found, cells: list[Cell]) -> list[str]:
 
 def some(names: list[str]) -> str:
     """Return the first of the distinct names, and how many more there are."""
-    names = list(dict.fromkeys(names))
-    rest = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return "; ".join(names[:LISTED]) + rest
+    return listed(list(dict.fromkeys(names)), LISTED, "; ")
 
 
 def gap_notes(found: Found) -> list[str]:

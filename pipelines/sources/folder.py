@@ -14,7 +14,7 @@ from pipelines.sources import Labels, Source, SourceOptions, SourceSplit, file_c
 from pipelines.sources.hold_out import FRACTION, describe, held_out
 from pipelines.sources.label_file import Listed, read_list
 from pipelines.sources.scan import Scan
-from pipelines.text import for_terminal
+from pipelines.text import for_terminal, listed
 
 SIDES = (32, 48, 64, 96, 128, 160, 192, 224)
 PROBED = 32  # images whose headers suggest a size
@@ -201,7 +201,7 @@ def _numbers(names: list[str], tested: Iterable[str]) -> dict[str, int]:
     if strangers:
         raise DataError(
             f"{for_terminal(strangers[0])} is a class that the training images do not have",
-            f"the classes are: {', '.join(map(for_terminal, names[:20]))}",
+            f"the classes are: {listed(names)}",
         )
     return {name: number for number, name in enumerate(names)}
 

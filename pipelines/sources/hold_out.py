@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.sources import Labels
-from pipelines.text import for_terminal
+from pipelines.text import for_terminal, listed
 
 FRACTION = 0.1
 FEW, FEW_PER_CLASS = 50, 10  # test images; fewer are warned about
@@ -60,10 +60,9 @@ def describe(
         ("without a labeled training image", labeled == 0),
         ("with one labeled image", labeled + tested == 1),
     ):
-        found = [for_terminal(names[index]) for index in np.flatnonzero(chosen).tolist()]
+        found = [names[index] for index in np.flatnonzero(chosen).tolist()]
         if found:
-            more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
-            warnings.append(f"classes {what}: {', '.join(found[:SHOWN])}{more}")
+            warnings.append(f"classes {what}: {listed(found, SHOWN)}")
     return notes, warnings
 
 
