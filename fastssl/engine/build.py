@@ -66,9 +66,8 @@ class TrainingData:
     split: Split
     loader: Loader
     size: tuple[int, int]  # height and width of the views
-    evaluations: dict[
-        str, EvaluationBatches
-    ]  # "test" if there are such images, "train" if held out
+    # By split: "test" if there are such images, "train" if some are held out for validation.
+    evaluations: dict[str, EvaluationBatches]
     inputs: dict[str, str]  # hashes by name, see build_data.input_hashes
 
     def close(self) -> None:

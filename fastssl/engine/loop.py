@@ -278,8 +278,9 @@ class Training:
         learner, batches = self.learner, self.data.evaluations[split]
         logits, labels = predict_split(learner.ema.model, batches, learner.device, learner.ranks)
         metrics = compute_metrics(logits, labels)
+        counts = confusion(logits, labels) if logits.shape[1] <= tensorboard.SHOWN else None
         if split == "test" and self.record:
-            tensorboard.log_evaluation(self.record, logits, labels, self.progress.step)
-        if self.progress.step == self.config.steps and logits.shape[1] <= tensorboard.SHOWN:
-            metrics["confusion"] = confusion(logits, labels).tolist()  # large: only at the end
+            tensorboard.log_evaluation(self.record, logits, counts, self.progress.step)
+        if counts is not None and self.progress.step == self.config.steps:
+            metrics["confusion"] = counts.tolist()  # large: only at the end
         return metrics

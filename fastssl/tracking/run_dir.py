@@ -33,7 +33,7 @@ class RunFolder:
         self._lock: Lock | None = None
 
     def started(self) -> bool:
-        """Tell whether a run has begun here."""
+        """Return True if a run has begun here."""
         return self.config.is_file()
 
     def finished_steps(self) -> int | None:

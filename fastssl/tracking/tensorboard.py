@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 from torch import Tensor
 
@@ -21,19 +22,15 @@ def log_views(log: MetricsLog, sheet: Image.Image) -> None:
     log.tensorboard("add_image", "views", np.asarray(sheet), 0, dataformats="HWC")
 
 
-def log_evaluation(log: MetricsLog, logits: Tensor, labels: Tensor, step: int) -> None:
-    """Show the confidence on the test images, and the confusion matrix; logits are [n, C]."""
+def log_evaluation(
+    log: MetricsLog, logits: Tensor, counts: npt.NDArray[np.int64] | None, step: int
+) -> None:
+    """Show the confidence for logits [n, C], and the confusion matrix [C, C] if there is one."""
     log.tensorboard("add_histogram", "eval/confidence", logits.softmax(dim=1).amax(dim=1), step)
-    classes = logits.shape[1]
-    if classes > SHOWN:
+    if counts is None:
         return
-    from sklearn.metrics import confusion_matrix
-
-    predicted = logits.argmax(dim=1).cpu().numpy()
-    shares = confusion_matrix(
-        labels.cpu().numpy(), predicted, labels=range(classes), normalize="true"
-    )
-    image = np.kron(1 - shares, np.ones((SIDE // classes, SIDE // classes)))
+    shares = counts / counts.sum(axis=1, keepdims=True).clip(1)
+    image = np.kron(1 - shares, np.ones((SIDE // len(counts), SIDE // len(counts))))
     log.tensorboard("add_image", "eval/confusion", image.astype(np.float32), step, dataformats="HW")
 
 
