@@ -50,7 +50,9 @@ def case(
 ) -> Case:
     """Return a case that runs some steps and returns seconds per step."""
     shape = options.batch, options.size, options.images
-    learner = synthetic_learner(options.model, *shape, forward=forward, device=options.device)
+    learner = synthetic_learner(
+        options.model, options.batch, options.images, forward=forward, device=options.device
+    )
     if precision:
         learner.device = replace(learner.device, precision=precision)
     if compiled:

@@ -21,7 +21,6 @@ RATIO, CLASSES = 7, 10
 def synthetic_learner(
     model: str,
     batch: int,
-    size: int,
     images: int,
     *,
     algorithm: str = "flexmatch",

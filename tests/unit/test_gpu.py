@@ -20,7 +20,7 @@ several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GP
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_a_whole_step_never_waits(name):
-    run = synthetic_learner("wrn-10-1", 4, 32, 100, algorithm=name, device="cuda")
+    run = synthetic_learner("wrn-10-1", 4, 100, algorithm=name, device="cuda")
     views = tuple(ALGORITHMS[name].views)
     batches = [make_batch(4, 32, 100, seed, "cuda", views=views) for seed in range(3)]
     train_step(run, batches[0], 0)  # cuDNN looks for its fastest way
@@ -77,7 +77,7 @@ def test_a_compiled_step_computes_what_is_written(caplog):
     found = []
     caplog.set_level(logging.INFO)
     for compiled in (False, True):
-        run = synthetic_learner("wrn-10-1", 4, 32, 100, device="cuda")
+        run = synthetic_learner("wrn-10-1", 4, 100, device="cuda")
         if compiled:
             run.step = Compiled(run.algorithm.step, "step", 1)
         batches = [make_batch(4, 32, 100, seed, "cuda") for seed in range(6)]

@@ -62,7 +62,7 @@ def count(
         # As in a training: a kernel of 1x1 has one layout, of which DDP warns all the same.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         ranks = Ranks(0, world)
-        learner = synthetic_learner(model, batch, size, images, algorithm=algorithm, ranks=ranks)
+        learner = synthetic_learner(model, batch, images, algorithm=algorithm, ranks=ranks)
         views = tuple(ALGORITHMS[algorithm].views)
         counting = _Counting()
 

@@ -124,11 +124,10 @@ def measure(options: ScalingOptions, ranks: Ranks) -> Rates:
 
     began = time.monotonic()
     shape = options.batch, options.size, IMAGES
-    single = synthetic_learner(options.model, *shape), make_batch(*shape, ranks.rank)
-    joint = (
-        synthetic_learner(options.model, *shape, ranks=ranks),
-        make_batch(*shape, 0, ranks=ranks),
-    )
+    bare = synthetic_learner(options.model, options.batch, IMAGES)
+    wrapped = synthetic_learner(options.model, options.batch, IMAGES, ranks=ranks)
+    single = bare, make_batch(*shape, ranks.rank)
+    joint = wrapped, make_batch(*shape, 0, ranks=ranks)
     cases = {ALONE: single, APART: single, TOGETHER: joint}
     rates: Rates = {name: [] for name in cases}
     images = (1 + RATIO) * options.batch

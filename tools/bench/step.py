@@ -64,7 +64,7 @@ def run_both(options: StepOptions) -> dict[str, Any]:
 def compare(options: StepOptions) -> float:
     """Run both steps in double precision; return the largest relative difference of the losses."""
     shape = options.batch, options.size, options.images
-    learner = synthetic_learner(options.model, *shape, double=True)
+    learner = synthetic_learner(options.model, options.batch, options.images, double=True)
     reference = make_reference(options, learner)
     difference = 0.0
     for number in range(CHECKED):
@@ -88,7 +88,8 @@ def reference_case(options: StepOptions) -> Case:
     if options.threads:
         torch.set_num_threads(options.threads)
     shape = options.batch, options.size, options.images
-    reference = make_reference(options, synthetic_learner(options.model, *shape))
+    learner = synthetic_learner(options.model, options.batch, options.images)
+    reference = make_reference(options, learner)
     batches = cycle([contiguous(make_batch(*shape, seed)) for seed in range(4)])
 
     def case() -> float:

@@ -38,7 +38,7 @@ def watch(model, seen):
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_no_layer_gets_an_activation_in_nchw(name):
-    run = synthetic_learner("wrn-10-1", 2, 8, 40, algorithm=name)
+    run = synthetic_learner("wrn-10-1", 2, 40, algorithm=name)
     seen = []
     watch(run.model, seen)
     watch(run.ema.model, seen)

@@ -208,7 +208,7 @@ def test_collectives_are_counted_for_any_number_of_ranks(algorithm):
 
 
 def test_both_steps_agree_where_pseudo_labels_decide():
-    learner = synthetic_learner("wrn-10-1", 4, 8, 60, double=True)
+    learner = synthetic_learner("wrn-10-1", 4, 60, double=True)
     with torch.no_grad():
         for net in (learner.model, learner.ema.model):
             net.classifier.weight.mul_(40)  # so that predictions are confident
