@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -191,3 +192,17 @@ def test_ranks_exchange_stop_requests_every_step_on_cpus_and_every_ten_on_cuda(k
         if training.stop_requested(Stop()):
             stops.append(progress.step)
     assert stops[:3] == steps
+
+
+def test_a_note_names_the_classes_with_fewer_labels_than_requested():
+    store = SimpleNamespace(
+        labels=lambda split: np.array([0, 1, 1, 2]), classes=3, class_names=["a\x1b", "b", "c"]
+    )
+    data = SimpleNamespace(store=store, split=SimpleNamespace(labeled=np.arange(4)))
+
+    def notes(labels):
+        config = SimpleNamespace(labels=labels)
+        return summary.few_labels(SimpleNamespace(resolved=SimpleNamespace(config=config)), data)
+
+    assert notes("2/class") == [r"note    fewer labels than 2/class: a\x1b (1), c (1)"]
+    assert notes("1/class") == notes(4) == []
