@@ -23,6 +23,7 @@ RECORD = np.dtype(
 )
 MOST_CLASSES = 2**15
 MOST_IMAGES = 10**8  # eight digits name a tar member
+LONGEST_LINE = 2**18  # characters of index.csv; csv refuses a field of more than half of it
 
 # What would break a line of text, and backslashes. A byte that is not UTF-8 is 0xDC00 + byte in
 # what os.fsdecode returns.
@@ -59,7 +60,8 @@ def rows(split: str, first: int, labels: Sequence[int], paths: Sequence[str]) ->
 def read_rows(path: Path) -> Iterator[tuple[int, str, int, str]]:
     """Read `index.csv`: index, split, label (-1 for none) and the path of the source."""
     with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.reader(file)
+        # A line without an end would fill the memory: it is cut, and refused as a field too long.
+        reader = csv.reader(iter(lambda: file.readline(LONGEST_LINE), ""))
         if next(reader, None) != HEADER:
             raise ValueError("the header is not " + ",".join(HEADER))
         for index, split, label, source in reader:

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -239,6 +240,21 @@ def test_a_list_of_sources_that_is_not_complete_is_refused(copy, rows):
     with pytest.raises(DataError, match=r"index\.csv"):
         open_store(folder).source_paths("train")
     assert verify(folder).problems
+
+
+def test_a_line_without_an_end_is_not_read_whole(copy):
+    folder = copy("raw")
+    with (folder / index.NAME).open("ab") as file:
+        file.write(b"0,train,0,")
+        file.truncate(2**26)  # a hole of zeros, which takes no room on the disk
+    seal(folder)
+    store = open_store(folder)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"index\.csv"):
+        store.source_paths("train")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24
 
 
 def test_class_names_may_be_anything_that_a_folder_may_be_called(copy):
