@@ -86,6 +86,8 @@ def estimate_precision(
     trusted: npt.NDArray[np.bool_],  # [n] which of the pseudo-labels reach them
 ) -> Precision | str:
     """Return the interval, or the reason why it cannot be estimated."""
+    if not model.trained_on(store) and own_store(model) is None:
+        return "the store of the run is gone, so any of the test images may have been trained on"
     held = held_out_images(model, store)
     if held is None or not len(held.indices):
         return "no image with a held-out label: the run has no validation and the store no test set"

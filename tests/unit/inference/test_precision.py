@@ -110,6 +110,16 @@ def test_training_images_in_the_test_set_of_another_store_do_not_count(
     assert not held.chose
 
 
+def test_test_images_that_may_have_been_trained_on_give_no_estimate(
+    trained: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, model = open_store(data / "digits"), Predictor(trained)
+    found = pseudo_label(model, store, 0)
+    monkeypatch.setattr(Predictor, "trained_on", lambda self, other: False)
+    result = precision.estimate_precision(model, store, found.thresholds, found.trusted)
+    assert isinstance(result, str) and "may have been trained on" in result
+
+
 @pytest.mark.parametrize(("right", "images"), [(0, 7), (7, 7), (185, 186), (30, 61)])
 def test_the_interval_is_that_of_clopper_and_pearson(right: int, images: int) -> None:
     exact = binomtest(right, images).proportion_ci(0.95)
