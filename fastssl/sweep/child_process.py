@@ -17,7 +17,10 @@ PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 
 def train_command(cell: Cell, jobs: int, *options: str) -> list[str]:
     """Return `train CONFIG key=value …`, with a share of the cores if several cells train."""
-    line = [sys.executable, "-m", "fastssl", "train", cell.config, *cell.overrides()]
+    # -m would import modules from the working folder, which may be a run folder of somebody else,
+    # also where the sweep itself does not (-P; the command `fastssl`).
+    safe = [] if {"", os.getcwd()} & {*sys.path} else ["-P"]
+    line = [sys.executable, *safe, "-m", "fastssl", "train", cell.config, *cell.overrides()]
     if jobs > 1 and "threads" not in cell.keys:
         cores = len(os.sched_getaffinity(0))
         line.append(f"threads={max(1, cores // jobs)}")  # does not change a run's numbers

@@ -389,6 +389,15 @@ def test_several_jobs_share_cores_and_gpus(file, monkeypatch):
     assert child_process.environment(0, 1)["CUDA_VISIBLE_DEVICES"] == "4,6"
 
 
+def test_a_cell_imports_nothing_from_a_folder_that_the_sweep_does_not(file, tmp_path, monkeypatch):
+    cell = grid.read(Path(file))[1][0]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
+    assert child_process.train_command(cell, 1)[1:4] == ["-P", "-m", "fastssl"]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert child_process.train_command(cell, 1)[1:3] == ["-m", "fastssl"]
+
+
 def test_neither_sweep_nor_report_needs_torch():
     code = "import sys, fastssl.sweep.runner, fastssl.report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ)).returncode == 0
