@@ -79,8 +79,8 @@ def half_line(number: int) -> None:
         nonlocal seen
         seen += 1
         if seen == number:
-            self._checkedrics.write(f'{{"step": {step}, "kind": "tra')
-            self._checkedrics.flush()
+            self._metrics.write(f'{{"step": {step}, "kind": "tra')
+            self._metrics.flush()
             die()
         real(self, kind, step, values)
 
