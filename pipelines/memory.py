@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-CGROUPS = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
+from pipelines.cgroups import group_folders
+
 # Names of a group's limit, of its use, and of the file pages in it that the kernel can drop: in
 # version 2 of cgroups, and in version 1.
 VERSION_2 = ("memory.max", "memory.current", "inactive_file")
@@ -43,20 +43,8 @@ def free_memory(device: str = "cpu") -> int:
 
 def limiting_groups() -> Iterator[Group]:
     """Yield every control group with a limit that this process is in, nested ones included."""
-    with suppress(OSError):  # no cgroups on this system
-        for line in MEMBERSHIP.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                root, names = CGROUPS, VERSION_2
-            elif "memory" in controllers.split(","):
-                root, names = CGROUPS / "memory", VERSION_1
-            else:
-                continue
-            group = root / path.lstrip("/")
-            for folder in (group, *group.parents):
-                # In a container the path may be the host's: its upper part is then not mounted.
-                if folder.is_relative_to(root):
-                    yield from _read(folder, *names)
+    for version, folder in group_folders("memory"):
+        yield from _read(folder, *(VERSION_2 if version == 2 else VERSION_1))
 
 
 def _read(folder: Path, limit: str, used: str, droppable: str) -> Iterator[Group]:

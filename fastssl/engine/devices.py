@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from fastssl.config.schema import RunConfig
 from fastssl.distributed import process_group
 from fastssl.engine import host_memory
 from fastssl.errors import ConfigError, ResourceError
+from pipelines.cpus import available_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def resolve(config: RunConfig, local_rank: int = 0, local_world: int = 1) -> Dev
 
 def choose_threads(config: RunConfig, local_world: int = 1) -> tuple[int, int]:
     """Return the threads of the model and of the loader in one of a machine's processes."""
-    cores = max(1, len(os.sched_getaffinity(0)) // local_world)
+    cores = max(1, available_cpus() // local_world)
     # On a CPU the model owns the cores; making views costs a small share of a step.
     return config.threads or cores, config.loader_threads or max(1, cores // 4)
 

@@ -15,6 +15,7 @@ from fastssl.engine.build import assemble
 from fastssl.engine.failures import out_of_memory
 from fastssl.engine.loop import train_step
 from fastssl.engine.summary import announce
+from pipelines.cpus import available_cpus
 
 logger = logging.getLogger(__name__)
 REHEARSED, PATIENCE = 10, 5.0  # a dry run starts no step after so many steps or seconds
@@ -43,7 +44,7 @@ def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: b
     expected = seconds * config.steps
     hours = expected / 3600
     logger.info(f"dry run: {seconds * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
-    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    load, cores = os.getloadavg()[0], available_cpus()
     if load > cores:
         logger.info(f"the machine is busy (load {load:.0f}, {cores} cores): alone it takes less")
     if compilation.is_possible(learner, expected):

@@ -8,7 +8,6 @@ round, so that a slow moment of the machine affects one round and not the compar
 from __future__ import annotations
 
 import copy
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -30,6 +29,7 @@ from fastssl.profiling.measure import Case, Measured, interleave, make_record, r
 from fastssl.profiling.step_timing import open_run, time_steps
 from fastssl.profiling.subjects import PlanOptions
 from fastssl.profiling.views import DeviceViewMaker, ViewMaker, Work
+from pipelines.cpus import available_cpus
 from pipelines.datasets import DATASETS
 
 UNITS = {"decode": "images/s", "views": "views/s", "step": "images/s", "link": "bytes/s"}
@@ -75,7 +75,7 @@ def configured_load(config: str, overrides: Sequence[str]) -> Load:
 
 def cores_are_shared(config: RunConfig) -> bool:
     """Return whether model and loader together have more threads than there are cores."""
-    return sum(devices.choose_threads(config)) > len(os.sched_getaffinity(0))
+    return sum(devices.choose_threads(config)) > available_cpus()
 
 
 def rate_cases(base: Run, steps: int, images: int) -> dict[str, Case]:

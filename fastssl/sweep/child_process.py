@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from fastssl.sweep.grid import Cell
+from pipelines.cpus import available_cpus
 
 PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 
@@ -22,7 +23,7 @@ def train_command(cell: Cell, jobs: int, *options: str) -> list[str]:
     safe = [] if {"", os.getcwd()} & {*sys.path} else ["-P"]
     line = [sys.executable, *safe, "-m", "fastssl", "train", cell.config, *cell.overrides()]
     if jobs > 1 and "threads" not in cell.keys:
-        cores = len(os.sched_getaffinity(0))
+        cores = available_cpus()
         line.append(f"threads={max(1, cores // jobs)}")  # does not change a run's numbers
     return [*line, *(["--trust-code"] if cell.trust_code else []), *options]
 

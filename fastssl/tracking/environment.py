@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastssl.version import __version__
+from pipelines.cpus import available_cpus
 
 PACKAGES = ("torch", "torchvision", "numba", "numpy", "pillow", "ffcv", "nvidia-dali-cuda130")
 
@@ -22,7 +23,7 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": available_cpus(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_1m": round(os.getloadavg()[0], 2),
         "versions": versions(),

@@ -15,9 +15,10 @@ from pipelines.convert.destination import building
 from pipelines.convert.ffcv import BetonWriter
 from pipelines.convert.images import LEVELS, mean_and_std
 from pipelines.convert.options import Options
-from pipelines.convert.pool import Pool, cores
+from pipelines.convert.pool import Pool
 from pipelines.convert.tar import TarWriter
 from pipelines.convert.worker import Prepared, prepare_all
+from pipelines.cpus import available_cpus
 from pipelines.errors import DataError
 from pipelines.files import sync
 from pipelines.sources import Chunk, Skipped, Source
@@ -74,7 +75,7 @@ def _check_source(source: Source) -> None:
 
 def _workers(source: Source, options: Options) -> int:
     chunks = max(split.count for split in source.splits.values()) // 32 + 1
-    return min(options.workers or cores(), chunks)
+    return min(options.workers or available_cpus(), chunks)
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Worker processes that prepare chunks in parallel and return them in order."""
 
-import os
 import subprocess
 import sys
 from collections import deque
@@ -16,11 +15,6 @@ from pipelines.errors import ResourceError
 from pipelines.sources import Chunk
 
 AHEAD = 4  # chunks per worker that may be prepared before they are written
-
-
-def cores() -> int:
-    """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 class Pool:

@@ -1,7 +1,6 @@
 """The search for damage in a store: checksums are compared and every image is decoded."""
 
 import csv
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.cpus import available_cpus
 from pipelines.errors import ConfigError, DataError
 from pipelines.store import index, manifest
 from pipelines.store.index import escape
@@ -44,7 +44,7 @@ def verify(
             raise
         report.problems.append(error.what)
         return report
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+    with ThreadPoolExecutor(available_cpus()) as threads:
         files = content.files.items()
         found = threads.map(lambda item: _file_problem(path / item[0], item[1]), files)
         report.problems += [problem for problem in found if problem]

@@ -15,8 +15,8 @@ LAYERS = re.findall(
     r"\S+",
     """
     pipelines.errors pipelines.text pipelines.registry pipelines.jit pipelines.extras
-    pipelines.memory pipelines.files pipelines.prefetch pipelines.image_formats pipelines.store
-    pipelines.sources pipelines.datasets pipelines.convert
+    pipelines.cgroups pipelines.cpus pipelines.memory pipelines.files pipelines.prefetch
+    pipelines.image_formats pipelines.store pipelines.sources pipelines.datasets pipelines.convert
     pipelines.sampling pipelines.views pipelines.readers pipelines.loader pipelines
     fastssl.version fastssl.errors fastssl.plugins fastssl.distributed fastssl.models
     fastssl.algorithms fastssl.config fastssl.tracking fastssl.engine fastssl.inference

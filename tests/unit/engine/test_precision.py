@@ -1,7 +1,6 @@
 """Arithmetic and memory layout: bf16 runs, and channels-last from the first layer to the last."""
 
 import json
-import os
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from fastssl.engine.loop import train_step
 from fastssl.errors import ConfigError
 from fastssl.inference.predictor import device_for
 from fastssl.profiling.synthetic import make_batch, synthetic_learner
+from pipelines.cpus import available_cpus
 from tests import runs
 
 LAYERS = (nn.Conv2d, nn.BatchNorm2d)
@@ -107,7 +107,7 @@ def test_inference_leaves_the_callers_process_as_it_is(monkeypatch):
     monkeypatch.setattr(devices.host_memory, "keep", lambda: changed.append("mallopt"))
     device = device_for(resolved, None)
     assert not changed
-    assert device.threads == len(os.sched_getaffinity(0))
+    assert device.threads == available_cpus()
     assert device.precision == "fp32", "a CPU evaluates an fp16 run in full precision"
     devices.choose(load("digits", ["threads=1"]).config)
     assert changed == [1, "mallopt"], "a training sets both"

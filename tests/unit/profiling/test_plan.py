@@ -79,7 +79,8 @@ def test_a_plan_ends_when_its_time_is_up(data, monkeypatch):
 
 
 def test_cores_are_shared_if_there_are_more_threads(monkeypatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
+    for module in (plan, plan.devices):
+        monkeypatch.setattr(module, "available_cpus", lambda: 8)
     assert plan.cores_are_shared(load("digits", []).config)  # 8 for the model, 2 for the loader
     assert not plan.cores_are_shared(load("digits", ["threads=6"]).config)
     assert plan.cores_are_shared(load("digits", ["threads=6", "loader_threads=3"]).config)

@@ -325,7 +325,7 @@ def test_a_measurement_has_the_threads_of_a_run_and_reports_why_it_failed(
         return subprocess.CompletedProcess(line, code, "", printed)
 
     monkeypatch.setattr(estimate.subprocess, "run", run)
-    monkeypatch.setattr(child_process.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(child_process, "available_cpus", lambda: 8)
     assert runner.run(file, out=tmp_path / "out", dry_run=True, jobs=4) == 0
     assert len(lines) == 2 and all("threads=2" in line for line in lines)
     printed = capsys.readouterr().out
