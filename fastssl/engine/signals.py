@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first asks the run to save and stop, the second ends it at once."""
+"""Signals: the first asks the run to save and stop, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+HANGUP = getattr(signal, "SIGHUP", None)  # a lost terminal; Windows has no such signal
+SIGNALS = tuple(one for one in (signal.SIGTERM, signal.SIGINT, HANGUP) if one is not None)
 STOPPING = b"stopping after this step, then saving; a second signal stops at once\n"
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that ask a process to stop; SIGHUP is one unless `nohup` ignores it.
+
+    An ignored SIGINT still is: a shell ignores it for every job that a script starts with `&`.
+    """
+    nohup = HANGUP is not None and signal.getsignal(HANGUP) is signal.SIG_IGN
+    return [one for one in SIGNALS if not (nohup and one == HANGUP)]
+
+
 class Stop:
-    """A context in which the two signals set a flag instead of killing the process.
+    """A context in which the signals set a flag instead of killing the process.
 
     Python runs its handlers only between two bytecodes, and a call into a library may take long
     or hang. Restoring SIG_DFL in the first handler would therefore not be enough: that handler
@@ -30,14 +40,14 @@ class Stop:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Stop:
-        """Handle both signals; outside the main thread Python allows no handlers."""
+        """Handle the signals; outside the main thread Python allows no handlers."""
         if threading.current_thread() is threading.main_thread():
             reading, self._pipe = os.pipe()
             os.set_blocking(self._pipe, False)
             self._thread = threading.Thread(target=self._count, args=[reading], daemon=True)
             self._thread.start()
             self._wakeup = signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
-            for number in SIGNALS:
+            for number in stop_signals():
                 self._old[number] = signal.signal(number, self._notice)
         return self
 
@@ -47,7 +57,9 @@ class Stop:
     def _count(self, reading: int) -> None:
         came = False
         while byte := os.read(reading, 1):  # the number of a signal
-            if byte[0] in SIGNALS and came:
+            # When a terminal is lost, both the kernel and the shell may send SIGHUP: the second one
+            # is not the user who wants to stop at once.
+            if byte[0] in SIGNALS and byte[0] != HANGUP and came:
                 os._exit(128 + byte[0])
             if byte[0] in SIGNALS and self.announce:
                 with suppress(OSError):  # a terminal that is gone

@@ -20,6 +20,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from fastssl.engine.signals import stop_signals
 from fastssl.errors import RESUME, ConfigError, cannot_write, writing
 from fastssl.sweep import cell_state, grid
 from fastssl.sweep.cell_state import SWEEP_FILE, SweepCell, is_locked
@@ -163,7 +164,7 @@ class Sweep:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Pass SIGTERM and SIGINT on to the running cells, which save and stop."""
+        """Pass the signals to stop on to the running cells, which save and stop."""
 
         def pass_on(number: int, frame: Any) -> None:
             self.stop_signal = number
@@ -172,7 +173,7 @@ class Sweep:
 
         old: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            old = {n: signal.signal(n, pass_on) for n in (signal.SIGTERM, signal.SIGINT)}
+            old = {n: signal.signal(n, pass_on) for n in stop_signals()}
         try:
             yield
         finally:

@@ -168,6 +168,38 @@ def test_a_second_signal_ends_even_a_library_that_hangs(names, code):
     assert done.stderr.count("a second signal stops at once") == 1
 
 
+HANGUP = """
+import os, signal, sys
+from fastssl.engine.signals import Stop
+if sys.argv[1] == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with Stop() as stop:
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGHUP)
+print("flag", int(stop.signal))
+"""
+
+
+def test_a_job_in_the_background_of_a_script_heeds_sigint():
+    # The shell of a script ignores SIGINT for what it starts with `&`.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Stop() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.signal == signal.SIGINT
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("how", "flag"), [("terminal", 1), ("nohup", 0)])
+def test_a_lost_terminal_asks_to_save_once_and_nohup_ignores_it(how, flag):
+    # The kernel and the shell both send SIGHUP, and the second must not end the run unsaved.
+    done = subprocess.run(
+        [sys.executable, "-c", HANGUP, how], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, f"flag {flag}\n"), done.stderr
+
+
 def open_files():
     """Return what the descriptors of this process stand for; every pipe has a name of its own."""
     found = set()
