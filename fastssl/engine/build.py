@@ -144,6 +144,16 @@ def assemble(
     return Run(make_learner(resolved, device, ranks, model, info, truth), data)
 
 
+def check_true_labels(store: Store) -> None:
+    """Raise if labels of training images were chosen by a model: nothing is measured on them."""
+    if store.manifest.pseudo_labels:
+        raise ConfigError(
+            f"validation would measure on pseudo-labels: {store.manifest.pseudo_labels:,} training "
+            f"labels of {store.path} were chosen by a model",
+            "remove validation; a test set, made by convert --test-list, holds true labels",
+        )
+
+
 def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Store) -> TrainingData:
     """Choose the labeled split; build this rank's loader and its share of the evaluations."""
     split, order = make_data(resolved, store, ranks.world)
@@ -153,6 +163,7 @@ def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Sto
     if store.splits.get("test") and store.splits["test"].count:
         evaluated["test"] = np.arange(store.splits["test"].count)
     if len(split.validation):
+        check_true_labels(store)
         evaluated["train"] = split.validation
     evaluations = {
         name: EvaluationBatches(

@@ -62,22 +62,29 @@ def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array)
 
 
-def files(arguments: Iterable[str], lines: Iterable[str]) -> Iterator[str]:
+def files(arguments: Iterable[str], lines: Iterable[str], notes: list[str]) -> Iterator[str]:
     """Yield the image files that files, folders, globs and `-` (for `lines`) stand for.
 
-    A folder is searched recursively, in order, for files with the suffix of an image format. An
-    argument that matches no file is yielded unchanged, to be reported with the unreadable files.
+    A folder is searched recursively, in order, for files with the suffix of an image format;
+    `notes` gets a line on the others. An argument that matches no file is yielded unchanged, to be
+    reported with the unreadable files.
     """
     for argument in arguments:
         if argument == "-":
             yield from (line.rstrip("\r\n") for line in lines if line.strip())
         elif os.path.isdir(argument):
-            yield from Scan(Path(argument)).images()
+            yield from _in_folder(argument, notes)
         elif os.path.lexists(argument) or not glob.has_magic(argument):
             yield argument
         else:
             for found in sorted(glob.glob(argument, recursive=True)) or [argument]:
-                yield from Scan(Path(found)).images() if os.path.isdir(found) else (found,)
+                yield from _in_folder(found, notes) if os.path.isdir(found) else (found,)
+
+
+def _in_folder(path: str, notes: list[str]) -> Iterator[str]:
+    scan = Scan(Path(path))
+    yield from scan.images()
+    notes += [f"{path}: {note}" for note in scan.notes_on_files()]
 
 
 def is_store(path: str) -> bool:

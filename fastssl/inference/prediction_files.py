@@ -73,7 +73,12 @@ class Tally:
 
 
 def outcomes(
-    model: Predictor, arguments: list[str], split: str, lines: Iterable[str], batch: int | None
+    model: Predictor,
+    arguments: list[str],
+    split: str,
+    lines: Iterable[str],
+    batch: int | None,
+    notes: list[str],
 ) -> Iterator[Outcome]:
     """Yield the outcomes for all arguments, in order; a store is read split-wise, not as files."""
     for stored, group in itertools.groupby(arguments, is_store):
@@ -81,7 +86,7 @@ def outcomes(
             for path in group:
                 yield from in_store(model, path, split)
         else:
-            yield from model.files(files(group, lines), batch)
+            yield from model.files(files(group, lines, notes), batch)
 
 
 def in_store(model: Predictor, path: str, split: str) -> Iterator[Outcome]:
@@ -128,7 +133,7 @@ def predict(
             cells.writerow([*HEADER, *columns])
         for path in filter(is_store, arguments):
             tally.notes += resize_notes(model, open_store(path))
-        for outcome in outcomes(model, arguments, split, stdin, batch):
+        for outcome in outcomes(model, arguments, split, stdin, batch, tally.notes):
             if outcome.logits is None:
                 tally.bad.append({"path": outcome.path, "why": outcome.reason})
                 continue

@@ -76,12 +76,18 @@ class Scan:
 
     def notes(self) -> list[str]:
         """Return what was passed over, and how to include it."""
-        notes = []
+        notes = self.notes_on_files()
         if self.links:
-            notes.append(
+            notes.insert(
+                0,
                 f"{len(self.links):,} links leave the folder and were passed over; --follow "
-                "includes them"
+                "includes them",
             )
+        return notes
+
+    def notes_on_files(self) -> list[str]:
+        """Return which files were passed over because of their suffix."""
+        notes = []
         heif = sum(self.others[suffix] for suffix in HEIF_SUFFIXES)
         if heif:
             notes.append(

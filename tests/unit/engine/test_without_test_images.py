@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import fastssl
-from fastssl.errors import DataError
+from fastssl.engine import launch
+from fastssl.errors import ConfigError, DataError
 from fastssl.report import write as write_report
 from pipelines.convert import convert
 from pipelines.sources import Source
@@ -57,3 +58,12 @@ def test_held_out_labels_take_the_place_of_the_test_images(store: Path) -> None:
     found = [line for line in lines if line["kind"] == "eval"]
     assert all(line["error"] == line["validation_error"] for line in found)
     assert 0 <= summary["best_error"] <= 100
+
+
+def test_nothing_is_measured_on_pseudo_labels(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = open_store(store)
+    found.manifest = found.manifest.model_copy(update={"pseudo_labels": 3})
+    monkeypatch.setattr(launch, "find_store", lambda resolved: found)
+    with pytest.raises(ConfigError, match=r"3 training labels of .* were chosen by a model"):
+        train(store, validation=0.2)
+    assert not Path("run/checkpoints").exists()

@@ -173,11 +173,15 @@ def test_files_folders_globs_and_lists_are_found(photos: Path) -> None:
     inner.mkdir()
     (photos / "000.png").rename(inner / "deep.PNG")
     (photos / "notes.txt").write_text("not an image")
-    everything = list(files([str(photos)], []))
+    (photos / "phone.HEIC").write_text("a format that Pillow does not read")
+    notes: list[str] = []
+    everything = list(files([str(photos)], [], notes))
+    assert ["1 HEIC" in notes[0], "1 .txt" in notes[1], len(notes)] == [True, True, 2]
     assert len(everything) == 30 and str(inner / "deep.PNG") in everything
-    assert list(files([f"{photos}/00?.png"], [])) == [f"{photos}/00{i}.png" for i in range(1, 10)]
-    assert list(files(["-"], ["a.png\n", "\n", "b c.png\r\n"])) == ["a.png", "b c.png"]
-    assert list(files(["missing.png", "none*.png"], [])) == ["missing.png", "none*.png"]
+    first_nine = [f"{photos}/00{i}.png" for i in range(1, 10)]
+    assert list(files([f"{photos}/00?.png"], [], [])) == first_nine
+    assert list(files(["-"], ["a.png\n", "\n", "b c.png\r\n"], [])) == ["a.png", "b c.png"]
+    assert list(files(["missing.png", "none*.png"], [], [])) == ["missing.png", "none*.png"]
 
 
 def bomb() -> bytes:
