@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,11 @@ def train(
     return ended(start(out, *words, resume=resume, kill_at=kill_at, before=before))
 
 
+def event() -> Any:
+    """Return an event that a run's process can share."""
+    return _server.Event()
+
+
 def start(
     out: Path,
     *words: str,
@@ -82,6 +89,30 @@ def command(*words: str, kill_at: int | None = None, before: Before | None = Non
     child = _server.Process(target=_work, args=arguments)
     child.start()
     return child
+
+
+@dataclass(frozen=True)
+class Done:
+    """The end of a command."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def finish(folder: Path, *words: Any, before: Before | None = None) -> Done:
+    """Run any verb with `folder` as the working folder; return what it printed."""
+    files = [folder.with_name(f"{folder.name}.{name}") for name in ("stdout", "stderr")]
+    code = ended(command(*map(str, words), before=partial(_enter, folder, files, before)))
+    return Done(code, *(file.read_text() for file in files))
+
+
+def _enter(folder: Path, files: list[Path], before: Before | None) -> None:
+    os.chdir(folder)
+    for stream, file in enumerate(files, start=1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), stream)
+    if before is not None:
+        before()
 
 
 def ended(child: Any) -> int:

@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests import runs
 from tests.process_output import Listener
 from tests.runs import TINY, assert_same_run, last
 
@@ -50,10 +52,26 @@ cli.main()
 
 
 def fastssl(*words, code=0, **named):
+    """Run the command as a shell does."""
     command = [sys.executable, "-m", "fastssl", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, **named)
     assert done.returncode == code, done.stderr
     return done
+
+
+@pytest.fixture
+def forked(tmp_path):
+    """Run the command in a process forked from one that has imported torch."""
+    folder = tmp_path / "working folder"
+    folder.mkdir()
+
+    def run(*words, code=0):
+        done = runs.finish(folder, *words)
+        assert done.code == code, done.stderr
+        return done
+
+    run.folder = folder
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -79,34 +97,34 @@ def test_a_run_leaves_all_it_promises_and_says_what_to_type_next(finished):
     assert list((out / "tensorboard").glob("events.*"))
 
 
-def test_eval_needs_the_folder_alone_and_repeats_the_runs_own_figures(finished):
+def test_eval_needs_the_folder_alone_and_repeats_the_runs_own_figures(finished, forked):
     out, _ = finished
     summary = json.loads((out / "summary.json").read_text())
-    best = json.loads(fastssl("eval", out, "--json").stdout)
+    best = json.loads(forked("eval", out, "--json").stdout)
     assert best["error"] == summary["best_error"] and best["step"] == summary["best_step"]
-    latest = json.loads(fastssl("eval", out, "--checkpoint", "last", "--json").stdout)
+    latest = json.loads(forked("eval", out, "--checkpoint", "last", "--json").stdout)
     assert latest["error"] == summary["last_error"]
     assert latest["class_accuracy"] == summary["class_accuracy"]
 
 
-def test_a_folder_that_is_not_empty_is_refused_and_left_alone(finished, tmp_path):
+def test_a_folder_that_is_not_empty_is_refused_and_left_alone(finished, forked, tmp_path):
     out, _ = finished
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    message = fastssl("train", "digits", *TINY, "--out", out, code=2).stderr
+    message = forked("train", "digits", *TINY, "--out", out, code=2).stderr
     assert "--resume" in message and "--out" in message
-    again = fastssl("train", "digits", *TINY, "tensorboard=true", "--out", out, "--resume").stderr
+    again = forked("train", "digits", *TINY, "tensorboard=true", "--out", out, "--resume").stderr
     assert "is finished" in again
-    message = fastssl("train", "digits", *TINY, "lr=1", "--out", out, "--resume", code=2).stderr
+    message = forked("train", "digits", *TINY, "lr=1", "--out", out, "--resume", code=2).stderr
     assert "lr=0.03" in message
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     other = tmp_path / "papers"
     other.mkdir()
     (other / "thesis.txt").write_text("dear")
-    message = fastssl("train", "digits", *TINY, "--out", other, "--resume", code=2).stderr
+    message = forked("train", "digits", *TINY, "--out", other, "--resume", code=2).stderr
     assert "no run" in message and (other / "thesis.txt").read_text() == "dear"
 
 
-def test_no_valid_checkpoint_is_reported_and_nothing_is_overwritten(finished, tmp_path):
+def test_no_valid_checkpoint_is_reported_and_nothing_is_overwritten(finished, forked, tmp_path):
     import shutil
 
     out, _ = finished
@@ -116,13 +134,13 @@ def test_no_valid_checkpoint_is_reported_and_nothing_is_overwritten(finished, tm
     for path in (broken / "checkpoints").glob("*.ckpt"):
         path.write_bytes(path.read_bytes()[:100])
     before = (broken / "metrics.jsonl").read_bytes()
-    done = fastssl("train", "digits", *TINY, "--out", broken, "--resume", code=3)
+    done = forked("train", "digits", *TINY, "--out", broken, "--resume", code=3)
     assert "no checkpoint" in done.stderr
     assert (broken / "metrics.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_been(number, code, tmp_path):
+def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_been(number, code, forked, tmp_path):
     words = [*TINY, "steps=12", "log_every=1", "eval_every=12", "checkpoint_every=12"]
     words.append("eval_every_late=12")
     out, release = tmp_path / "run", tmp_path / "release"
@@ -137,28 +155,35 @@ def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_been(number, code,
     assert "interrupted and saved" in rest and "--resume" in rest
     assert 2 <= last(out)["trip"]["step"] < 12
     if number == signal.SIGTERM:
-        fastssl("train", "digits", *words, "--out", out, "--resume")
-        fastssl("train", "digits", *words, "--out", tmp_path / "whole")
+        forked("train", "digits", *words, "--out", out, "--resume")
+        forked("train", "digits", *words, "--out", tmp_path / "whole")
         assert last(out)["trip"]["step"] == 12
         lines = [json.loads(x) for x in (out / "metrics.jsonl").read_text().splitlines()]
         assert [x["step"] for x in lines if x["kind"] == "train"] == list(range(1, 13))
         assert_same_run(tmp_path / "whole", out)
 
 
-def test_two_runs_in_one_folder_at_once_are_refused(tmp_path, data):
+def hold_before_the_third_step(held, release):
+    def hold():
+        held.set()
+        release.wait(600)
+
+    runs.before_step(2, hold)
+
+
+def test_two_runs_in_one_folder_at_once_are_refused(forked, tmp_path, data):
     out = tmp_path / "run"
     words = [*TINY, "steps=100000", "log_every=1"]
-    command = [sys.executable, "-m", "fastssl", "train", "digits", *words, "--out", str(out)]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE)
+    held, release = runs.event(), runs.event()
+    child = runs.start(out, *words, before=partial(hold_before_the_third_step, held, release))
     try:
-        Listener(child, child.stderr).line("step ")
-        message = fastssl("train", "digits", *words, "--out", out, "--resume", code=2).stderr
+        assert held.wait(300), "the run never took its third step"
+        message = forked("train", "digits", *words, "--out", out, "--resume", code=2).stderr
         assert "another run is writing" in message
     finally:
         child.kill()
-        child.wait()
-        child.stderr.close()
-    done = fastssl("train", "digits", *words, "max_time=0.0001", "--out", out, "--resume")
+        child.join()
+    done = forked("train", "digits", *words, "max_time=0.0001", "--out", out, "--resume")
     assert "out of time and saved" in done.stderr
 
 
@@ -173,7 +198,7 @@ def test_it_runs_with_no_extra_installed(tmp_path, data):
     assert "ffcv" not in manifest["formats"]
 
 
-def test_a_dry_run_writes_nothing(tmp_path, data):
-    done = fastssl("train", "digits", *TINY, "--dry-run", cwd=tmp_path)
+def test_a_dry_run_writes_nothing(forked, data):
+    done = forked("train", "digits", *TINY, "--dry-run")
     assert "ms a step" in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert list(forked.folder.iterdir()) == []

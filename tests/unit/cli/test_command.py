@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from fastssl.cli.command import app
+from fastssl.cli.command import app, main
 from fastssl.config import resolve
 from fastssl.sweep import grid
 
@@ -129,15 +130,23 @@ def test_config_prints_values_origins_and_sentences_as_json():
         (["convert", "nowhere", "out"], 3, "nowhere"),
     ],
 )
-def test_a_mistake_gets_two_lines_and_its_code(words, code, message, tmp_path, monkeypatch):
+def test_a_mistake_gets_two_lines_and_its_code(words, code, message, tmp_path, monkeypatch, capsys):
     import torch
 
     if "device=cuda" in words and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     monkeypatch.setenv("FASTSSL_DATA", str(tmp_path))
-    done = run(*words, cwd=tmp_path)
-    assert done.returncode == code, done.stderr
-    lines = done.stderr.strip().splitlines()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fastssl", *words])
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as end:
+            main()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    printed = capsys.readouterr()
+    assert end.value.code == code and not printed.out, printed.err
+    lines = printed.err.strip().splitlines()
     assert len(lines) == 2 and lines[0].startswith("error: ") and lines[1].startswith("  fix: ")
-    assert message in done.stderr
+    assert message in printed.err
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.name != ".lock"]
