@@ -12,7 +12,7 @@ quickstart: setup
 	$(BIN)/fastssl train digits --out runs/quickstart --resume
 
 test: setup browser lint
-	$(BIN)/python -m pytest -n 2 -m "not slow and not faults" --durations=12
+	$(BIN)/python -m pytest -n 2 -m "not slow and not faults" -rs --durations=12
 
 lint: setup
 	$(BIN)/ruff check .
@@ -20,10 +20,10 @@ lint: setup
 	$(BIN)/mypy
 
 slow: setup browser
-	$(BIN)/python -m pytest -m slow --timeout=3600 --durations=12
+	$(BIN)/python -m pytest -m slow --timeout=3600 -rs --durations=12
 
 faults: setup
-	$(BIN)/python -m pytest -m faults --timeout=7200 tests/faults
+	$(BIN)/python -m pytest -m faults --timeout=7200 -rs tests/faults
 
 # Every page, link and anchor must be right: a warning is an error.
 docs: setup
@@ -39,7 +39,7 @@ browser:
 $(STAMP): setup.py constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade "pip<27" "setuptools<81" wheel
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dali,export,dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dali,export,timm,dev]"
 	bash tools/debian_packages.sh && $(BIN)/pip install --quiet --constraint constraints.txt --editable ".[ffcv]" || [ $$? = 3 ]
 	touch $(STAMP)
 

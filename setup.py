@@ -40,11 +40,14 @@ setup(
     extras_require={
         "ffcv": ["ffcv==1.0.2"],
         "dali": ["nvidia-dali-cuda130>=2.4"],
+        "timm": ["timm>=1.0.20"],
         "export": ["onnx>=1.16", "onnxscript>=0.1", "onnxruntime>=1.18", "safetensors>=0.4"],
         "dev": [
             "pytest>=8",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.5",
+            "pytest-randomly>=4",
+            "cosmic-ray>=8.4",
             "hypothesis>=6.100",
             "mkdocs-material>=9.5",
             "ruff>=0.6",

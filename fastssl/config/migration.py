@@ -53,6 +53,8 @@ def migrate(path: Path) -> Migration:
     dataset(done, theirs)
     model(done, theirs)
     precision(done, theirs)
+    if "optim" in theirs:  # SGD or AdamW
+        done.values["optimizer"] = str(theirs.pop("optim")).lower()
     for key, value in theirs.items():
         translate_key(done, key, value, set(settings))
     check(done, path)

@@ -138,8 +138,13 @@ def registered_name(algorithm: Any) -> str:
 
 
 def saved_values(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the config.yaml of a run as flat keys, under today's names if 0.1.0 wrote it."""
-    return renamed.translate(flatten(config))
+    """Return the config.yaml of a run as flat keys, under today's names if 0.1.0 wrote it.
+
+    A key that an earlier version did not have gets its default: the run was made with that.
+    """
+    fields = RunConfig.model_fields
+    defaults = {key: fields[key].default for key in fields if key != "algo"}
+    return defaults | renamed.translate(flatten(config))
 
 
 def find(name: str) -> Path:
@@ -152,6 +157,8 @@ def find(name: str) -> Path:
         return path / CONFIG
     if path.is_file():
         return path
+    if name in available():  # one in a folder, such as usb/cifar100
+        return shipped
     if "=" in name:
         raise ConfigError(
             f"{name!r} stands in the place of the configuration's name",
@@ -166,8 +173,9 @@ def find(name: str) -> Path:
 
 
 def available() -> list[str]:
-    """Return the names of the configurations that ship with fastssl."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    """Return the names of the configurations that ship with fastssl; paper/ holds sweeps."""
+    found = [*FOLDER.glob("*.yaml"), *FOLDER.glob("usb/*.yaml")]
+    return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in found)
 
 
 def parse_overrides(overrides: list[str]) -> dict[str, Any]:

@@ -6,29 +6,14 @@ not matter (`keys_that_may_differ`). Nothing here imports torch.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializeAsAny,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 from pydantic.config import JsonDict
 
-from fastssl import models, plugins
-from fastssl.algorithms import Settings, find_algorithm
-from fastssl.config.messages import brief, describe, nearest
-from fastssl.errors import UserError
+from fastssl.algorithms import Settings
+from fastssl.config.checks import CheckedKeys
 from pipelines.datasets import DATASETS
-from pipelines.readers import READERS
 
 # Metadata of a field, from the least to the most comparable: where two runs may have different
 # values of the key.
@@ -46,7 +31,7 @@ CHOSEN_AT_START = ("precision", "compile", "ema", "bn_momentum")
 PAPER_STEPS = 100_000  # steps from which `auto` gives the paper's EMA and BatchNorm momentum
 
 
-class RunConfig(BaseModel):
+class RunConfig(CheckedKeys):
     """Every key of a run. `fastssl config` prints them in this order."""
 
     model_config = ConfigDict(
@@ -97,8 +82,28 @@ class RunConfig(BaseModel):
     bn_momentum: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] | None = "auto"
     """BatchNorm momentum; none: the model's own. auto: 0.001 for a WRN, as in the paper; in a run
     of fewer than 100,000 steps 100 / steps, at most 0.1."""
+    freeze: Literal["none", "backbone", "batchnorm"] = "none"
+    """What is not trained. backbone: all but the classifier; batchnorm: scales and shifts of
+    BatchNorm. In both cases BatchNorm normalizes by its running statistics, which stay as they
+    are."""
+    head_init: Literal["default", "means"] = "default"
+    """Initial classifier. means: from the mean features of the labeled images of each class, so
+    that the logits are cosines, divided by temperature."""
+    temperature: float = Field(1.0, gt=0)
+    """The network's logits are divided by it, in training, evaluation, prediction and exports."""
+    drop_path: float = Field(0.0, ge=0, lt=1)
+    """Rate of stochastic depth, in models of timm and in those of files that take it."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """SGD as in the paper, or AdamW, which needs a smaller lr."""
     lr: float = Field(0.03, gt=0)
-    """Initial learning rate; it falls by cos(7/16 pi k/K)."""
+    """Initial learning rate; it falls by cos(7/16 pi k/K), or after a warm-up of w steps by
+    cos(7/16 pi (k - w)/(K - w))."""
+    warmup: int = Field(0, ge=0)
+    """Steps (w) in which the learning rate rises linearly from 0: lr k/w."""
+    head_lr: float | None = Field(None, gt=0)
+    """Learning rate of the classifier and of extra heads; default: lr."""
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    """Factor of the learning rate from each layer to the one below it, in models of timm."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD."""
     nesterov: bool = True
@@ -160,91 +165,16 @@ class RunConfig(BaseModel):
             "bn_momentum": momentum if self.bn_momentum == "auto" else self.bn_momentum,
         }
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _refuse_other_types(cls, value: Any, info: ValidationInfo) -> Any:
-        # pydantic takes bytes (!!binary in YAML) for text. A file with code named in bytes would
-        # not be recognized as one, and would run without being trusted.
-        if isinstance(value, bytes | bytearray):
-            raise ValueError(f"{info.field_name} is binary; expected another value")
-        # Python takes True for 1: steps=true would train one step.
-        expected = str(cls.model_fields[info.field_name or ""].annotation)
-        if value is False and "'off'" in expected:  # YAML reads off as False
-            return "off"
-        if isinstance(value, bool) and "bool" not in expected:
-            raise ValueError(f"{info.field_name} is {str(value).lower()}; expected another value")
-        return value
-
-    @field_validator("data")
-    @classmethod
-    def _data_exists(cls, name: str) -> str:
-        names = [*DATASETS, "own"]
-        with _user_errors():
-            if name in names or plugins.is_plugin("data", name):
-                return name
-        raise ValueError(f"no dataset is named {brief(name)}{nearest(name, names)}")
-
-    @field_validator("labels", mode="before")
-    @classmethod
-    def _labels_count(cls, value: Any, info: ValidationInfo) -> Any:
-        text = str(value) if isinstance(value, int | str) else ""
-        found = re.fullmatch(r"0*([1-9]\d{0,9})(/class)?", text)
-        if not found and text != "all":
-            raise ValueError(
-                f"labels is {brief(value)}; expected at least 1, N/class such as 5/class, or all"
-            )
-        dataset = str(info.data.get("data"))
-        if found and found[2] and dataset in DATASETS:
-            return int(found[1]) * DATASETS[dataset].classes
-        return int(found[1]) if found and not found[2] else text
-
-    @field_validator("model")
-    @classmethod
-    def _model_exists(cls, name: str) -> str:
-        with _user_errors():
-            if not plugins.is_plugin("model", name):
-                models.parse(name)
-        return name
-
-    @field_validator("reader")
-    @classmethod
-    def _reader_exists(cls, name: str) -> str:
-        names = ["auto", *READERS]
-        if name not in names:
-            raise ValueError(f"reader is {brief(name)}; expected one of: {', '.join(names)}")
-        return name
-
-    @field_validator("algorithm", mode="before")
-    @classmethod
-    def _algorithm_exists(cls, name: Any) -> Any:
-        if not isinstance(name, str):
-            raise ValueError(f"no algorithm is named {brief(name)}; type algorithm=flexmatch")
-        with _user_errors():
-            find_algorithm(name)
-        return name
-
-    @field_validator("algo", mode="before")
-    @classmethod
-    def _check_the_settings(cls, value: Any, info: ValidationInfo) -> Settings:
-        """Validate `algo` by the settings model of the chosen algorithm."""
-        if "algorithm" not in info.data:
-            return Settings()  # an unknown algorithm is a problem of its own
-        model = find_algorithm(info.data["algorithm"]).config
-        if isinstance(value, Settings):
-            value = value.model_dump()
-        if not isinstance(value, dict):
-            raise ValueError(f"algo is {brief(value)}; expected keys such as algo.threshold")
-        try:
-            return model.model_validate(value)
-        except ValidationError as error:
-            raise ValueError(describe(error, list(model.model_fields), "algo.")) from error
-
     @model_validator(mode="after")
     def _possible(self) -> RunConfig:
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} does not divide into {self.accumulate} parts")
-        if self.nesterov and self.momentum == 0:
+        if self.optimizer == "sgd" and self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0; or type nesterov=false")
+        if self.optimizer == "adamw" and "lr" not in self.model_fields_set:
+            raise ValueError("optimizer=adamw needs an lr of its own, such as lr=0.0005")
+        if self.warmup >= self.steps:
+            raise ValueError(f"warmup is {self.warmup}; expected less than steps ({self.steps})")
         if self.data in DATASETS and isinstance(self.labels, int):
             classes = DATASETS[self.data].classes
             if self.labels % classes and self.imbalance == 1 and not self.label_file:
@@ -262,12 +192,3 @@ def keys_that_may_differ(where: Literal["ranks", "resume", "cells", "paper"]) ->
         for key, extra in extras.items()
         if isinstance(extra, dict) and where in str(extra.get("may_differ"))
     )
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """Raise a UserError as the ValueError that pydantic expects of a validator."""
-    try:
-        yield
-    except UserError as error:
-        raise ValueError(error) from error

@@ -199,13 +199,17 @@ def join() -> Group:
     return Group(Ranks(rank, world), local, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-def wrap(model: nn.Module, device: torch.device, ranks: Ranks) -> tuple[nn.Module, nn.Module]:
+def wrap(
+    model: nn.Module, device: torch.device, ranks: Ranks, *, sync_batchnorm: bool = True
+) -> tuple[nn.Module, nn.Module]:
     """Return the bare model, with BatchNorm over all ranks, and what a step calls."""
     if ranks.world == 1:
         return model, model
     from torch.nn.parallel import DistributedDataParallel
 
-    if device.type == "cuda":
+    if not sync_batchnorm:
+        pass
+    elif device.type == "cuda":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     else:
         from fastssl.distributed.sync_batchnorm import convert

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -14,12 +15,13 @@ from fastssl import models
 from fastssl.algorithms.base import Algorithm, DatasetInfo, Nets, State, Step
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.distributed.collectives import Ranks
-from fastssl.engine import checkpoint, optim
+from fastssl.engine import checkpoint, evaluation, optim
 from fastssl.engine.build_data import find_store, input_hashes, make_data, view_recipes
 from fastssl.engine.devices import Device
 from fastssl.engine.nonfinite import NonFiniteCheck
 from fastssl.engine.optim import Ema, Scaler
 from fastssl.errors import ConfigError
+from fastssl.models.classifier import divide_logits, freeze
 from fastssl.tracking.pseudo_label_stats import PseudoLabelStats
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.loader.evaluation import EvaluationBatches
@@ -38,7 +40,7 @@ class Learner:
     model: nn.Module  # the student without a wrapper
     student: nn.Module  # what a step calls: the model, or its DDP wrapper
     ema: Ema
-    optimizer: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
     scaler: Scaler
     state: State
     nonfinite: NonFiniteCheck
@@ -95,7 +97,9 @@ def build_model(resolved: ResolvedConfig, classes: int, device: Device) -> nn.Mo
             variant=config.variant,
             heads=resolved.algorithm.heads,
             bn_momentum=config.averages()["bn_momentum"],
+            drop_path=config.drop_path,
         )
+    divide_logits(model, config.temperature)
     return model.to(device.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
@@ -141,6 +145,9 @@ def assemble(
     truth = torch.from_numpy(known.astype(np.int16 if store.classes < 2**15 else np.int32))
     if fresh and resolved.config.init:
         load_weights(model, Path(resolved.config.init), store.classes)
+    if fresh and resolved.config.head_init == "means":
+        with evaluation_batches(resolved, device, ranks, store, "train", split.labeled) as batches:
+            evaluation.init_classifier(model, batches, device, ranks)
     return Run(make_learner(resolved, device, ranks, model, info, truth), data)
 
 
@@ -166,16 +173,7 @@ def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Sto
         check_true_labels(store)
         evaluated["train"] = split.validation
     evaluations = {
-        name: EvaluationBatches(
-            store,
-            name,
-            np.array_split(indices, ranks.world)[ranks.rank],
-            size=size,
-            reader=resolved.config.reader,
-            device=str(device.device),
-            batch=resolved.config.eval_batch,
-            threads=device.threads,
-        )
+        name: evaluation_batches(resolved, device, ranks, store, name, indices)
         for name, indices in evaluated.items()
     }
     loader = Loader(
@@ -195,6 +193,27 @@ def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Sto
     return TrainingData(store, split, loader, size, evaluations, inputs)
 
 
+def evaluation_batches(
+    resolved: ResolvedConfig,
+    device: Device,
+    ranks: Ranks,
+    store: Store,
+    split: str,
+    indices: npt.NDArray[np.int64],
+) -> EvaluationBatches:
+    """Return this rank's share of images of a split, preprocessed for evaluation."""
+    return EvaluationBatches(
+        store,
+        split,
+        np.array_split(indices, ranks.world)[ranks.rank],
+        size=view_recipes(resolved, store)["weak"].size,
+        reader=resolved.config.reader,
+        device=str(device.device),
+        batch=resolved.config.eval_batch,
+        threads=device.threads,
+    )
+
+
 def make_learner(
     resolved: ResolvedConfig,
     device: Device,
@@ -210,7 +229,9 @@ def make_learner(
     """
     from fastssl.distributed.process_group import wrap
 
-    model, student = wrap(model, device.device, ranks)
+    frozen = resolved.config.freeze
+    freeze(model, frozen)
+    model, student = wrap(model, device.device, ranks, sync_batchnorm=frozen == "none")
     return Learner(
         resolved=resolved,
         device=device,

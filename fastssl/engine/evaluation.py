@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine.devices import Device
 from fastssl.engine.progress import EvaluationMetrics
+from fastssl.models.classifier import classifier_of, features_of, set_class_means
 from pipelines.loader.evaluation import EvaluationBatches
 
 AUC_CLASSES = 100  # with more classes, one-vs-rest AUC takes too long
@@ -54,6 +55,30 @@ def predict_split(
         labels.append(truth.clone())
     model.train(training)
     return ranks.gather_uneven(torch.cat(logits)), ranks.gather_uneven(torch.cat(labels))
+
+
+@torch.no_grad()
+def init_classifier(
+    model: nn.Module, batches: EvaluationBatches, device: Device, ranks: Ranks
+) -> None:
+    """Set the classifier by the mean features of each class; see `set_class_means`.
+
+    Every rank adds up the features of its own batches.
+    """
+    classifier = classifier_of(model, "head_init=means")
+    training = model.training
+    model.eval()
+    sums = torch.zeros(classifier.weight.shape, dtype=torch.float64, device=device.device)
+    counts, squares = sums.new_zeros(len(sums)), sums.new_zeros(())
+    for images, labels in batches:
+        with device.autocast():
+            features = features_of(model, images).double()
+        sums.index_add_(0, labels, features)
+        counts += torch.bincount(labels, minlength=len(counts))
+        squares += features.square().sum()
+    model.train(training)
+    total = [ranks.mean(part) * ranks.world for part in (sums, counts, squares)]
+    set_class_means(classifier, *total)
 
 
 def compute_metrics(logits: Tensor, labels: Tensor) -> EvaluationMetrics:

@@ -1,7 +1,7 @@
 """The training loop.
 
-A step: batch in, loss out, backward, SGD, EMA. Nothing in it waits for the device. The loop waits
-for the device only where it logs metrics, evaluates a model, or saves a checkpoint.
+A step: batch in, loss out, backward, optimizer, EMA. Nothing in it waits for the device. The loop
+waits for the device only where it logs metrics, evaluates a model, or saves a checkpoint.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ STOP_CHECK_EVERY = 10  # steps on CUDA between two checks whether a rank was ask
 def train_step(learner: Learner, batch: Batch, step: int) -> StepOutput:
     """Run one optimizer step and return what the algorithm's step function returned."""
     config = learner.resolved.config
-    for group in learner.optimizer.param_groups:
-        group["lr"] = optim.learning_rate(config, step)
+    optim.set_learning_rate(learner.optimizer, optim.learning_rate(config, step))
+    if config.drop_path:
+        optim.reseed(config.seed, step, learner.ranks.rank)
     # A tensor that is filled in place: a new Python number would recompile a compiled step.
     learner.fraction.fill_(step / config.steps)
     learner.optimizer.zero_grad(set_to_none=True)
@@ -62,8 +63,8 @@ def train_step(learner: Learner, batch: Batch, step: int) -> StepOutput:
         # finite, or if halving the scale down to 1 did not help.
         sane_scale = learner.scaler.state["scale"] >= 1
         moves = learner.nonfinite.update(finite & sane_scale, step) * (1 - overflow)
-    # The fused SGD kernel reads this attribute on the device and leaves weights and momenta as
-    # they are unless it is 0. torch.amp.GradScaler sets the same attribute.
+    # The fused kernels read this attribute on the device and leave weights and momenta as they
+    # are unless it is 0. torch.amp.GradScaler sets the same attribute.
     learner.optimizer.found_inf = 1 - moves  # type: ignore[attr-defined]
     learner.optimizer.step()
     learner.scaler.update(overflow)

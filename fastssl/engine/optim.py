@@ -1,39 +1,98 @@
-"""SGD as in the paper (Nesterov, cosine of 7/16, no decay of 1-D parameters), EMA, fp16 scale."""
+"""Optimizers, their parameter groups and learning rates, EMA, and the fp16 scale.
+
+The default is the paper's: SGD with Nesterov momentum, cosine of 7/16, no decay of 1-D parameters.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fastssl.config.schema import RunConfig
+from fastssl.models.classifier import classifier_of, head_names
+from fastssl.models.depth import layer_scales, names_without_decay
 
 GROWTH_EVERY = 2000  # finite steps in a row after which the scale is doubled
 START = 2.0**16
 
 
-def build(model: nn.Module, config: RunConfig) -> torch.optim.SGD:
-    """Build the optimizer; every 1-D parameter goes without decay."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
+def build(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
+    """Build the optimizer of the parameters that are trained.
+
+    Both kinds are fused: they read `found_inf` on the device and change nothing unless it is 0.
+    """
+    groups = parameter_groups(model, config)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.lr, fused=True)
     optimizer = torch.optim.SGD(
         groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, fused=True
     )
     if config.momentum:
         # A first step that is skipped (fp16 overflow) would leave these unwritten.
-        for parameter in parameters:
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        for group in groups:
+            for parameter in group["params"]:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
 
 
+def parameter_groups(model: nn.Module, config: RunConfig) -> list[dict[str, Any]]:
+    """Return groups by learning rate and weight decay; `lr_scale` is relative to config.lr.
+
+    1-D parameters go without decay, and so do those that a model of timm names for it. There are
+    always two groups for each rate, even if one is empty: checkpoints refer to their order.
+    """
+    scales = dict.fromkeys((name for name, _ in model.named_parameters()), 1.0)
+    if config.layer_decay < 1:
+        scales |= layer_scales(model, config.layer_decay)
+    if config.head_lr is not None:
+        classifier_of(model, "head_lr")
+        scales |= {n: scales[n] * config.head_lr / config.lr for n in head_names(model)}
+    without_decay = names_without_decay(model)
+    groups: dict[float, list[dict[str, Any]]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        scale = scales[name]
+        pair = groups.setdefault(
+            scale,
+            [
+                {"params": [], "weight_decay": decay, "lr_scale": scale}
+                for decay in (config.weight_decay, 0.0)
+            ],
+        )
+        pair[parameter.ndim <= 1 or name in without_decay]["params"].append(parameter)
+    return [group for pair in groups.values() for group in pair]
+
+
 def learning_rate(config: RunConfig, step: int) -> float:
-    """Return the learning rate of a step: lr · cos(7π/16 · k/K)."""
-    return config.lr * math.cos(7 * math.pi / 16 * step / config.steps)
+    """Return the learning rate of step k of K, with a warm-up of w steps.
+
+    lr · k/w before step w, then lr · cos(7π/16 · (k - w)/(K - w)).
+    """
+    if step < config.warmup:
+        return config.lr * step / config.warmup
+    step, steps = step - config.warmup, config.steps - config.warmup
+    return config.lr * math.cos(7 * math.pi / 16 * step / steps)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of every group; a checkpoint of version 0.1.0 has no `lr_scale`."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("lr_scale", 1.0)
+
+
+def reseed(seed: int, step: int, rank: int) -> None:
+    """Seed torch's global generator for one step, so that a resumed run draws the same numbers.
+
+    Networks of timm draw from it in drop_path; nothing else in a step does.
+    """
+    mixed = np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)
+    torch.manual_seed(int(mixed[0]))
 
 
 class Ema:
@@ -45,8 +104,10 @@ class Ema:
     def __init__(self, student: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(student).requires_grad_(False)
         self.decay = decay
-        self._averages: list[Tensor] = list(self.model.parameters())
-        self._weights = [p.detach() for p in student.parameters()]
+        pairs = zip(self.model.parameters(), student.parameters(), strict=True)
+        trained = [(own, theirs.detach()) for own, theirs in pairs if theirs.requires_grad]
+        self._averages: list[Tensor] = [own for own, _ in trained]
+        self._weights = [theirs for _, theirs in trained]
         # Pairs of lists, one for each type: a list of mixed types would be copied one by one.
         self._buffers: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for own, theirs in zip(self.model.buffers(), student.buffers(), strict=True):

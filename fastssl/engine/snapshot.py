@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, cast
 
+import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
@@ -139,8 +140,20 @@ def restore(learner: Learner, content: CheckpointContent) -> TrainingProgress:
         reason = str(error).splitlines()[0]
         fix = "use a checkpoint of the same run, or start anew with another --out"
         raise DataError(f"the checkpoint does not fit this run: {reason}", fix) from error
-    momenta = {p: entry.get("momentum_buffer") for p, entry in learner.optimizer.state.items()}
-    saved_momenta = {str(k): m for k, m in enumerate(momenta.values()) if m is not None}
-    shapes = {str(k): p for k, (p, m) in enumerate(momenta.items()) if m is not None}
-    checkpoint.check_fit(shapes, saved_momenta, "optimizer")
+    checkpoint.check_fit(*moments(learner.optimizer), "optimizer")
     return progress
+
+
+def moments(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return tensors of the shapes that the optimizer's state must have, and the state, by name."""
+    adamw = isinstance(optimizer, torch.optim.AdamW)
+    expected: dict[str, Tensor] = {}
+    found: dict[str, Tensor] = {}
+    for number, (parameter, entry) in enumerate(optimizer.state.items()):
+        shapes = {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}
+        if not adamw:  # without momentum, SGD has no state
+            has_state = entry.get("momentum_buffer") is not None
+            shapes = {"momentum_buffer": parameter} if has_state else {}
+        expected |= {f"{number}.{name}": shape for name, shape in shapes.items()}
+        found |= {f"{number}.{name}": entry[name] for name in shapes if name in entry}
+    return expected, found

@@ -21,10 +21,12 @@ from fastssl.config.resolve import ResolvedConfig
 from fastssl.engine import devices
 from fastssl.engine.checkpoint import CheckpointContent
 from fastssl.engine.evaluation import predict_batches
-from fastssl.errors import ConfigError, DataError
+from fastssl.errors import DataError
 from fastssl.inference.inputs import is_many, to_image
 from fastssl.inference.trained_model import open_model, open_run
+from fastssl.models.classifier import features_of
 from pipelines.convert.images import BadImageError, fit, open_image
+from pipelines.cpus import available_cpus
 from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.store.store import Store
 from pipelines.views import centered
@@ -199,7 +201,7 @@ class Predictor:
     def _opened(self, paths: Iterable[str], ahead: int) -> Iterator[tuple[str, Pixels | None, str]]:
         """Decode in threads, at most `ahead` images ahead of the model."""
         waiting: deque[Future[tuple[str, Pixels | None, str]]] = deque()
-        cores = len(os.sched_getaffinity(0))
+        cores = available_cpus()
         with ThreadPoolExecutor(cores, thread_name_prefix="decode") as pool:
             for path in paths:
                 waiting.append(pool.submit(self._open, path))
@@ -245,18 +247,6 @@ class Predictor:
 def probabilities(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """Return the softmax of logits [..., C] in double precision."""
     found: npt.NDArray[np.float64] = softmax(logits.astype(np.float64), axis=-1)
-    return found
-
-
-def features_of(model: Any, images: Tensor) -> Tensor:
-    """Return the pooled features of a network, [n, F]."""
-    try:
-        found: Tensor = model(images, heads=True)["features"]
-    except TypeError as error:
-        raise ConfigError(
-            f"{type(model).__name__} has no features: its forward takes no `heads`",
-            "let forward(x, heads=True) return a dict with `logits` and `features`",
-        ) from error
     return found
 
 

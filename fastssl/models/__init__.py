@@ -35,15 +35,19 @@ def build(
     variant: str = "torchssl",
     heads: Mapping[str, int] | None = None,
     bn_momentum: float | None = None,
+    drop_path: float = 0.0,
 ) -> nn.Module:
-    """Build the network `name` in channels-last format; without `bn_momentum` it keeps its own."""
+    """Build the network `name` in channels-last format; without `bn_momentum` it keeps its own.
+
+    `drop_path` is the rate of stochastic depth; networks of our own have none.
+    """
     if variant not in VARIANTS:
         raise ConfigError(
             f"no model variant is named {variant!r}", f"use one of: {', '.join(VARIANTS)}"
         )
     import torch
 
-    model = _build(name, classes, variant, dict(heads or {}))
+    model = _build(name, classes, variant, dict(heads or {}), drop_path)
     if bn_momentum is not None:
         for module in model.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
@@ -71,13 +75,17 @@ def parse(name: str) -> tuple[int, int, int] | None:
     return stages, blocks, widen
 
 
-def _build(name: str, classes: int, variant: str, heads: dict[str, int]) -> nn.Module:
+def _build(
+    name: str, classes: int, variant: str, heads: dict[str, int], drop_path: float = 0.0
+) -> nn.Module:
     try:
         shape = parse(name)
     except ConfigError:
         if not plugins.is_plugin("model", name):
             raise
-        return _build_plugin(name, classes, heads)
+        return _build_plugin(name, classes, heads, drop_path)
+    if drop_path:
+        raise ConfigError(f"{name} has no stochastic depth", "type drop_path=0, or use timm:NAME")
     if shape is None:
         from fastssl.models.resnet import ResNet50
 
@@ -87,20 +95,26 @@ def _build(name: str, classes: int, variant: str, heads: dict[str, int]) -> nn.M
     return WideResNet(classes, *shape, variant, heads)
 
 
-def _build_plugin(name: str, classes: int, heads: dict[str, int]) -> nn.Module:
+def _build_plugin(name: str, classes: int, heads: dict[str, int], drop_path: float) -> nn.Module:
     """Build a network by a function of a user's file or an installed package."""
     from torch import nn
 
     build: Callable[..., Any] = plugins.load("model", name)
     parameters = inspect.signature(build).parameters.values()
-    takes_heads = any(one.name == "heads" or one.kind is one.VAR_KEYWORD for one in parameters)
-    if heads and not takes_heads:
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    takes = {one.name for one in parameters} | ({"heads"} if takes_all else set())
+    if heads and "heads" not in takes:
         raise ConfigError(
             f"the algorithm needs the extra heads {', '.join(heads)}, but {name} takes none",
             "give its function an argument `heads`, or choose another algorithm",
         )
+    if drop_path and "drop_path" not in takes:
+        raise ConfigError(
+            f"{name} takes no drop_path", "give its function an argument `drop_path`, or leave it"
+        )
+    given = {"heads": heads, "drop_path": drop_path}
     try:
-        model = build(classes, heads=heads) if takes_heads else build(classes)
+        model = build(classes, **{key: given[key] for key in given if key in takes})
     except (UserError, MemoryError):
         raise
     except Exception as error:

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from fastssl import plugins
-from fastssl.config.resolve import saved_values
+from fastssl.config.renamed import translate
+from fastssl.config.resolve import flatten, saved_values
 from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import DataError
 from fastssl.report.records import MetricsLine, Summary, number
@@ -169,7 +170,7 @@ def missing_cells(folder: Path, runs: list[Run]) -> list[Run]:
         if not os.path.isfile(path / "config.yaml"):
             task = {"data": cell.data, "labels": cell.labels, "algorithm": cell.algorithm}
             status = f"failed (exit {cell.exit})" if cell.exit else "missing"
-            config = saved_values({**cell.keys, **task})
+            config = translate(flatten({**cell.keys, **task}))
             summary = Summary(exit=cell.exit)
             name = for_terminal(cell.name)
             gap = Run(path, name, config, status, summary, missing=True)

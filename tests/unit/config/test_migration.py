@@ -69,7 +69,10 @@ p_cutoff: 0.8
 uratio: 7
 crop_ratio: 0.875
 img_size: 32
+optim: AdamW
+lr: 0.0005
 layer_decay: 0.5
+num_warmup_iter: 10
 amp: True
 clip: 1.0
 use_cat: False
@@ -109,7 +112,9 @@ def test_every_value_of_usb_arrives_or_is_named(tmp_path: Path) -> None:
     )
     assert (resolved.config.image_size, resolved.config.include_labeled) == (32, False)
     assert (resolved.settings.tsa, resolved.settings.temperature) == ("log", 0.4)
-    assert set(done.lost) == {"layer_decay", "use_cat"}
+    assert (resolved.config.optimizer, resolved.config.lr) == ("adamw", 0.0005)
+    assert (resolved.config.layer_decay, resolved.config.warmup) == (0.5, 10)
+    assert set(done.lost) == {"use_cat"}
 
 
 def test_the_command_prints_yaml_and_names_the_rest(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.runs import TINY, assert_same
 
 
-@pytest.fixture
-def run(data):
-    resolved = load("digits", TINY)
+@pytest.fixture(params=["sgd", "adamw"])
+def run(data, request):
+    resolved = load("digits", [*TINY, f"optimizer={request.param}", "lr=0.03"])
     made = assemble(resolved, devices.choose(resolved.config))
     yield made
     made.data.loader.close()
