@@ -1,14 +1,16 @@
 # Two commands matter: `make quickstart` trains a model, `make test` checks everything.
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.complete
+PLAIN := .venv/.plain
+COMPLETE := .venv/.complete
+INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
 # Without cached bytecode every process of the tests would parse all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart test lint slow faults docs setup browser clean
 
-quickstart: setup
+quickstart: $(PLAIN)
 	$(BIN)/fastssl train digits --out runs/quickstart --resume
 
 test: setup browser lint
@@ -29,19 +31,25 @@ faults: setup
 docs: setup
 	$(BIN)/mkdocs build --strict
 
-setup: $(STAMP)
+setup: $(COMPLETE)
 
 # A user who can't install Debian packages (the script ends with 3) goes on without what needs them.
 browser:
 	bash tools/debian_packages.sh browser || [ $$? = 3 ]
 
-# FFCV compiles against numpy and OpenCV, so it comes after everything else.
-$(STAMP): setup.py constraints.txt
+# The package alone: no compiler and no Debian package is needed.
+$(PLAIN): setup.py constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade "pip<27" "setuptools<81" wheel
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dali,export,timm,dev]"
-	bash tools/debian_packages.sh && $(BIN)/pip install --quiet --constraint constraints.txt --editable ".[ffcv]" || [ $$? = 3 ]
-	touch $(STAMP)
+	$(INSTALL) .
+	touch $@
+
+# In the same .venv: the extras and the development tools. FFCV compiles against numpy and OpenCV,
+# so it comes after everything else.
+$(COMPLETE): $(PLAIN)
+	$(INSTALL) ".[dali,export,timm,dev]"
+	bash tools/debian_packages.sh && $(INSTALL) ".[ffcv]" || [ $$? = 3 ]
+	touch $@
 
 clean:
 	rm -rf .venv build site *.egg-info .mypy_cache .ruff_cache .pytest_cache

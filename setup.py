@@ -38,8 +38,10 @@ setup(
         "psutil>=5.9",
     ],
     extras_require={
-        "ffcv": ["ffcv==1.0.2"],
-        "dali": ["nvidia-dali-cuda130>=2.4"],
+        # Elsewhere these two install nothing: DALI has wheels for Linux alone, and FFCV is compiled
+        # against Linux libraries and imports distutils, which Python 3.12 removed.
+        "ffcv": ["ffcv==1.0.2; sys_platform == 'linux' and python_version < '3.12'"],
+        "dali": ["nvidia-dali-cuda130>=2.4; sys_platform == 'linux'"],
         "timm": ["timm>=1.0.20"],
         "export": ["onnx>=1.16", "onnxscript>=0.1", "onnxruntime>=1.18", "safetensors>=0.4"],
         "dev": [
