@@ -36,6 +36,7 @@ setup(
         "scipy>=1.11",
         "jinja2>=3.1",
         "psutil>=5.9",
+        "packaging>=23.0",
     ],
     extras_require={
         # Elsewhere these two install nothing: DALI has wheels for Linux alone, and FFCV is compiled

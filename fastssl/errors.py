@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,10 +54,9 @@ def memory_error(error: Exception) -> ResourceError | None:
     Under such a limit (`ulimit -v`) libraries fail in many ways: an import, a kernel that cannot
     be created, a MemoryError. All of them count if the limit was almost reached.
     """
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    limited = limit != resource.RLIM_INFINITY
+    limit = _memory_limit()
     if not isinstance(error, MemoryError):
-        if not limited:
+        if limit is None:
             return None
         status = Path("/proc/self/status")
         used = re.search(r"VmPeak:\s*(\d+)", status.read_text() if status.exists() else "")
@@ -66,8 +64,18 @@ def memory_error(error: Exception) -> ResourceError | None:
         if not almost_reached and "failed to map segment" not in str(error):
             return None
     cause = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-    within = f" of {limit / 2**30:.1f} GB" if limited else ""
+    within = f" of {limit / 2**30:.1f} GB" if limit is not None else ""
     return ResourceError(
         f"the memory{within} is not enough ({cause})",
-        "raise the limit with `ulimit -v unlimited`" if limited else "close other programs",
+        "raise the limit with `ulimit -v unlimited`" if within else "close other programs",
     )
+
+
+def _memory_limit() -> int | None:
+    """Return the limit of `ulimit -v` in bytes, or None if there is none."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit

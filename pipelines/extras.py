@@ -1,8 +1,10 @@
-"""Optional packages: whether they can be used, and the import of ffcv without its side effects."""
+"""Optional packages: whether they can be used, how to install them, and a clean import of ffcv."""
 
 import importlib
 import warnings
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, requires
 
 
 @cache
@@ -22,6 +24,24 @@ def import_problem(package: str) -> str | None:
             return "is not installed"
         return f"cannot be imported: {' '.join(str(error).split())[:200]}"
     return None
+
+
+def install_line(extra: str, problem: str = "is not installed") -> str:
+    """Return the line that installs an extra of fastssl, or its packages again if they are broken.
+
+    Markers in setup.py leave an extra empty on a system for which it has no packages.
+    """
+    from packaging.requirements import Requirement
+
+    line = f'pip install "fastssl[{extra}]"'
+    with suppress(PackageNotFoundError):  # a checkout that is not installed
+        listed = map(Requirement, requires("fastssl") or ())
+        names = [r.name for r in listed if r.marker and r.marker.evaluate({"extra": extra})]
+        if not names:
+            return f"nothing: {extra} has no packages for this system and version of Python"
+        if problem != "is not installed":  # pip would find nothing to do
+            line = f"pip install --force-reinstall --no-deps {' '.join(names)}"
+    return f"{line}, which needs a compiler, OpenCV and libturbojpeg" if extra == "ffcv" else line
 
 
 def import_ffcv() -> None:

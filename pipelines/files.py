@@ -7,7 +7,6 @@ business of the caller.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -16,6 +15,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipelines.errors import DataError, ResourceError, system_error
+
+try:
+    import fcntl
+except ImportError:  # Windows: what needs no lock works there
+    fcntl = None  # type: ignore[assignment]
 
 # Some network file systems cannot sync a directory (SMB, FUSE, 9p) or lock a file (Lustre).
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
@@ -133,6 +137,11 @@ class Lock:
             self._descriptor = self._acquire(wait)
 
     def _acquire(self, wait: bool) -> int:
+        if fcntl is None:
+            raise ResourceError(
+                f"{self.path} cannot be locked: this system has no flock",
+                "use Linux, macOS, or Linux within Windows (WSL)",
+            )
         # Python opens with O_CLOEXEC: a child process does not inherit the lock.
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -164,6 +173,8 @@ class Lock:
 
 def is_locked(path: Path) -> bool:
     """Return True if a process holds the lock; needs no permission to write."""
+    if fcntl is None:
+        return False
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

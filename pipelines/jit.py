@@ -47,13 +47,14 @@ def njit_cached(signature: Any, **options: Any) -> Callable[[Any], Any]:
 @cache
 def private_folder() -> str | None:
     """Return a temporary folder that only this user can write to, or None; log which, once."""
-    folder = Path(tempfile.gettempdir()) / f"fastssl-numba-{os.getuid()}"
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    folder = Path(tempfile.gettempdir()) / f"fastssl-numba-{user}"
     hint = "set NUMBA_CACHE_DIR to a folder that can be written to"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
         # Cached code is executed, so nobody else may have put it there.
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o77:
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == user and not found.st_mode & 0o77:
             logger.warning(f"compiled code is kept in {folder}; to keep it elsewhere, {hint}")
             return str(folder)
     except OSError:

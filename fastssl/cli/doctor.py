@@ -12,16 +12,17 @@ from typing import Any
 from fastssl.errors import UserError
 from fastssl.tracking import environment
 from fastssl.tracking.console import messages
-from pipelines.extras import import_problem
+from pipelines.extras import import_problem, install_line
 from pipelines.readers import READERS
 from pipelines.store.store import default_place
 
-# what -> the module that it needs, and what pip installs
+# what -> the module that it needs, the extra that installs it, and what it is for
 EXTRAS = {
-    "export onnx": ("onnxscript", "'fastssl[export]'"),
-    "run onnx": ("onnxruntime", "'fastssl[export]'"),
-    "export safetensors": ("safetensors", "'fastssl[export]'"),
-    "HEIC images": ("pillow_heif", "pillow-heif"),
+    "models of timm": ("timm", "timm", "many more networks, most of them pretrained"),
+    "export onnx": ("onnxscript", "export", "writes .onnx files"),
+    "run onnx": ("onnxruntime", "export", "checks .onnx files after they are written"),
+    "export safetensors": ("safetensors", "export", "writes .safetensors files"),
+    "HEIC images": ("pillow_heif", None, "reads the photos of many phones (.heic)"),
 }
 TINY: dict[str, Any] = {
     "algorithm": "flexmatch",
@@ -49,16 +50,14 @@ def rows() -> list[dict[str, Any]]:
         number = environment.installed_version(name)
         found.append(row(name, number or "missing", "" if number else f"pip install {name}"))
     found += devices()
-    readers = {
-        f"reader {one.name}": (one.package, f"'fastssl[{one.name}]'") for one in READERS.values()
-    }
-    for name, (module, wanted) in (readers | EXTRAS).items():
+    readers = {f"reader {r.name}": (r.package, r.name, r.summary) for r in READERS.values()}
+    for name, (module, extra, purpose) in (readers | EXTRAS).items():
         problem = import_problem(module) if module else None
         if problem is None:
             found.append(row(name, "ready"))
         else:
-            again = "" if problem == "is not installed" else "--force-reinstall "
-            found.append(row(name, f"{module} {problem}", f"pip install {again}{wanted}"))
+            line = install_line(extra, problem) if extra else "pip install pillow-heif"
+            found.append(row(name, f"{purpose}; {module} {problem}", line))
     return [*found, data_folder()]
 
 

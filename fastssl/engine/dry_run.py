@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import statistics
 import time
+
+import psutil
 
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.distributed import process_group
@@ -44,7 +45,7 @@ def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: b
     expected = seconds * config.steps
     hours = expected / 3600
     logger.info(f"dry run: {seconds * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
-    load, cores = os.getloadavg()[0], available_cpus()
+    load, cores = psutil.getloadavg()[0], available_cpus()
     if load > cores:
         logger.info(f"the machine is busy (load {load:.0f}, {cores} cores): alone it takes less")
     if compilation.is_possible(learner, expected):

@@ -16,7 +16,6 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from torch import Tensor
 from fastssl.errors import ConfigError, ResourceError, UserError, writing
 from fastssl.inference.predictor import Predictor
 from fastssl.version import __version__
+from pipelines.extras import import_problem, install_line
 from pipelines.files import sync
 
 OPSET = 20
@@ -68,11 +68,11 @@ def check_name(file: Path) -> None:
     """Raise if the suffix is no known format, or if a package of the format is missing."""
     if file.suffix not in NEEDS:
         raise ConfigError(f"no format ends in {file.suffix!r}", f"end in {', '.join(NEEDS)}")
-    missing = [name for name in NEEDS[file.suffix] if find_spec(name) is None]
-    if missing:
-        raise ResourceError(
-            f"{file.suffix} needs {', '.join(missing)}", "pip install 'fastssl[export]'"
-        )
+    for name in NEEDS[file.suffix]:
+        if problem := import_problem(name):
+            raise ResourceError(
+                f"{file.suffix} needs {name}, which {problem}", install_line("export", problem)
+            )
 
 
 def describe(model: Predictor) -> dict[str, Any]:

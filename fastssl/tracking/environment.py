@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from fastssl.version import __version__
 from pipelines.cpus import available_cpus
@@ -24,8 +25,8 @@ def describe() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
         "cores": available_cpus(),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "load_1m": round(os.getloadavg()[0], 2),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "load_1m": round(psutil.getloadavg()[0], 2),
         "versions": versions(),
     }
 

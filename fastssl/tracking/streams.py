@@ -49,6 +49,8 @@ def repair_streams() -> None:
 
 def reader_has_ended() -> bool:
     """Return whether stdout is a pipe that nobody reads any more, as that of `head`."""
+    if not hasattr(select, "poll"):  # Windows
+        return False
     poller = select.poll()
     with suppress(OSError, ValueError):
         poller.register(sys.stdout.fileno(), 0)

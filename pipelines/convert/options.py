@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pipelines.convert.ffcv as ffcv
 from pipelines.convert.images import RESIZES, Target
 from pipelines.errors import ConfigError
-from pipelines.extras import import_problem
+from pipelines.extras import import_problem, install_line
 from pipelines.sources import Source, SourceOptions, SourceSplit
 
 FORMATS = ("ffcv", "dali")
@@ -41,7 +41,7 @@ class Options(SourceOptions):
         if "ffcv" in given and (problem := import_problem("ffcv")):
             raise ConfigError(
                 f"the format ffcv needs the package ffcv, which {problem}",
-                "pip install 'fastssl[ffcv]', or use --format dali",
+                f"{install_line('ffcv', problem)}; or use --format dali",
             )
         if self.size is not None and self.size not in SIZES:
             raise ConfigError(f"the size {self.size} is out of range", "use 4 to 2048 pixels")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipelines.errors import ConfigError
+from pipelines.extras import install_line
 from pipelines.memory import free_memory
 from pipelines.readers.base import READERS, streaming
 
@@ -44,7 +45,7 @@ def choose(
         return Choice(names[0], f"{names[0]}: {too_large}, so they are streamed from disk")
     raise ConfigError(
         f"{too_large}, and no streaming reader can read this store ({', '.join(store.formats)})",
-        "pip install 'fastssl[dali]' or 'fastssl[ffcv]', or type reader=resident to load it anyway",
+        f"{install_line(store.formats[-1])}; or type reader=resident to load it anyway",
     )
 
 

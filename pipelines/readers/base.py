@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelines.errors import ConfigError
-from pipelines.extras import import_problem
+from pipelines.extras import import_problem, install_line
 from pipelines.registry import Registry
 from pipelines.store.records import Indices, Pixels, Stored
 
@@ -97,7 +97,7 @@ class ReaderInfo:
         if self.problem:
             raise ConfigError(
                 f"the reader {self.name} needs {self.package}, which {self.problem}",
-                f"pip install 'fastssl[{self.name}]'",
+                install_line(self.name, self.problem),
             )
         module, name = self.target.split(":")
         reader: Reader = getattr(importlib.import_module(module), name)(

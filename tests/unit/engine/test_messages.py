@@ -117,7 +117,7 @@ def test_a_dry_run_never_compiles_and_says_when_compiling_may_change_it(
 ):
     caplog.set_level("INFO")
     monkeypatch.setattr(dry_run.compilation, "choose", None)
-    monkeypatch.setattr(dry_run.os, "getloadavg", lambda: (0.5, 0.5, 0.5))
+    monkeypatch.setattr(dry_run.psutil, "getloadavg", lambda: (0.5, 0.5, 0.5))
     resolved = load("digits", [*TINY, f"steps={steps}", f"compile={compiling}"])
     assert dry_run.rehearse(resolved, Group(Ranks())) == 0
     assert sum("compil" in line for line in caplog.messages[6:]) == said
@@ -129,7 +129,7 @@ def test_a_dry_run_of_slow_steps_ends_after_one_and_mentions_a_busy_machine(
 ):
     caplog.set_level("INFO")
     monkeypatch.setattr(dry_run, "PATIENCE", 0.0)
-    monkeypatch.setattr(dry_run.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    monkeypatch.setattr(dry_run.psutil, "getloadavg", lambda: (99.0, 0.0, 0.0))
     taken = []
     real = dry_run.train_step
     monkeypatch.setattr(dry_run, "train_step", lambda *given: taken.append(1) or real(*given))

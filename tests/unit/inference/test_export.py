@@ -1,6 +1,7 @@
 """Exported files: the same answers as the model, checked before they are there at all."""
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -101,10 +102,14 @@ def test_names_and_missing_packages_are_reported(
 ) -> None:
     with pytest.raises(ConfigError, match=r"no format ends in '\.pth'"):
         fastssl.export(trained, tmp_path / "m.pth")
-    monkeypatch.setattr(export, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="needs onnx") as error:
-        fastssl.export(trained, tmp_path / "m.onnx")
-    assert "pip install" in error.value.fix
+    for problem, line in (
+        ("is not installed", 'pip install "fastssl[export]"'),
+        ("cannot be imported: no libstdc++", "pip install --force-reinstall --no-deps onnx"),
+    ):
+        monkeypatch.setattr(export, "import_problem", lambda name, problem=problem: problem)
+        with pytest.raises(UserError, match=f"needs onnx, which {re.escape(problem)}") as error:
+            fastssl.export(trained, tmp_path / "m.onnx")
+        assert error.value.fix.startswith(line)
 
 
 def test_the_comparison_times_every_format(trained: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.extras import install_line
 from pipelines.readers import READERS, base
 from pipelines.store.store import open_store
 from tests.small_stores import make_store
@@ -122,7 +123,7 @@ def test_a_reader_that_is_not_installed_names_the_pip_command(stores, monkeypatc
     hide(monkeypatch, package)
     with pytest.raises(ConfigError) as caught:
         READERS[name].open(stores["raw"], "train")
-    assert caught.value.fix == f"pip install 'fastssl[{name}]'"
+    assert caught.value.fix == install_line(name)
     assert len(str(caught.value).splitlines()) == 2
 
 
