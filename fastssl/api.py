@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Place = str | os.PathLike[str]
 P = ParamSpec("P")
 R = TypeVar("R")
-_FLAG = re.compile(r"--([a-z][a-z-]+)(?: ([A-Z]+|[0-9.]+|best|last|skip)\b)?")
+_PIP = "force-reinstall|no-deps"  # options of pip, not of fastssl
+_FLAG = re.compile(rf"--(?!{_PIP})([a-z][a-z-]+)(?: ([A-Z]+|[0-9.]+|best|last|skip)\b)?")
 _SWITCHES = {"resume", "accept-changes", "trust-code", "download", "follow", "given", "dry-run"}
 _SWITCHES |= {"no-extra", "rerun-changed"}
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -141,13 +142,11 @@ def test_labels_and_sheets_that_do_not_fit_leave_the_old_files(
 
 
 def test_a_bug_is_not_taken_for_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        errors.resource, "getrlimit", lambda kind: (errors.resource.RLIM_INFINITY,) * 2
-    )
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
     assert errors.memory_error(RuntimeError("a bug")) is None
     assert errors.memory_error(MemoryError()) is not None
-    monkeypatch.setattr(errors.resource, "getrlimit", lambda kind: (1 << 50, 1 << 50))
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (1 << 50, 1 << 50))
     assert errors.memory_error(RuntimeError("a bug")) is None  # the limit is far away
-    monkeypatch.setattr(errors.resource, "getrlimit", lambda kind: (1 << 20, 1 << 20))
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (1 << 20, 1 << 20))
     found = errors.memory_error(RuntimeError("could not create a primitive"))
     assert found is not None and found.exit_code == 5 and "ulimit -v" in found.fix
