@@ -1,5 +1,6 @@
 """Systems other than Linux: what is installed there, and that the package starts there."""
 
+import os
 import runpy
 import subprocess
 import sys
@@ -74,7 +75,11 @@ for module, names in (
             delattr(module, name)
 
 from fastssl.cli import main
+from fastssl.tracking.streams import reader_has_ended
+from pipelines.jit import private_folder
 
+assert not reader_has_ended()
+private_folder()
 for line in sys.argv[1:]:
     sys.argv = ["fastssl", *line.split()]
     try:
@@ -89,7 +94,11 @@ def test_the_command_works_without_what_only_posix_has(tmp_path):
     convert = f"convert digits {tmp_path}/store"
     lines = ["--help", "list algorithms", "doctor", convert, train]
     done = subprocess.run(
-        [sys.executable, "-c", WINDOWS, *lines], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", WINDOWS, *lines],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert "Traceback" not in done.stderr, done.stderr
     ends = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
