@@ -162,8 +162,8 @@ def export(
     """Write a run's model as `.pt2`, `.onnx` or `.safetensors`, and check what was written.
 
     >>> import fastssl
-    >>> fastssl.export("runs/a", "model.safetensors")["difference"]
-    0.0
+    >>> fastssl.export("runs/a", "model.pt2")["difference"] < 1e-4
+    True
     """
     from fastssl.inference.export import export as run_export
 

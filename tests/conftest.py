@@ -31,7 +31,7 @@ def digits_in_all_formats(data: Path) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "dataset.json").exists():
             import fastssl
-            from tests.reading import INSTALLED_FORMATS
+            from tests.installed import INSTALLED_FORMATS
 
             fastssl.convert("digits", folder, formats=INSTALLED_FORMATS, progress=False)
     return folder

@@ -6,10 +6,7 @@ import tarfile
 import numpy as np
 from PIL import Image
 
-from pipelines.extras import import_problem
 from pipelines.store.store import Store
-
-INSTALLED_FORMATS = ("ffcv", "dali") if not import_problem("ffcv") else ("dali",)
 
 
 def read_tars(store: Store, split: str) -> tuple[list[bytes], list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""Small stores in both formats, for tests of readers and loaders."""
+"""Small stores in every format that can be written here, for tests of readers and loaders."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from pipelines.convert import Options, convert
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.store.store import Store, open_store
 from tests.image_files import noise
+from tests.installed import INSTALLED_FORMATS
 
 CLASSES = 4
 
@@ -26,7 +27,7 @@ def make_store(
     count: int = 96,
     size: int = 32,
     quality: int = 0,
-    formats: tuple[str, ...] = ("ffcv", "dali"),
+    formats: tuple[str, ...] = INSTALLED_FORMATS,
 ) -> Store:
     """Write `count` training and a quarter as many test images; every sixth has no label."""
     splits = {}

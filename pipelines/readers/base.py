@@ -89,15 +89,15 @@ class ReaderInfo:
 
     def open(self, store: Store, split: str, *, threads: int = 1, device: str = "cpu") -> Reader:
         """Open a split of a store."""
-        if self.format is not None and self.format not in store.formats:
-            raise ConfigError(
-                f"the store {store.path} has no {self.format} files for the reader {self.name}",
-                f"{store.convert_line(self.format)}; or choose another reader",
-            )
         if self.problem:
             raise ConfigError(
                 f"the reader {self.name} needs {self.package}, which {self.problem}",
                 install_line(self.name, self.problem),
+            )
+        if self.format is not None and self.format not in store.formats:
+            raise ConfigError(
+                f"the store {store.path} has no {self.format} files for the reader {self.name}",
+                f"{store.convert_line(self.format)}; or choose another reader",
             )
         module, name = self.target.split(":")
         reader: Reader = getattr(importlib.import_module(module), name)(

@@ -21,7 +21,7 @@ HIDE = """
 from importlib.machinery import PathFinder
 
 real = PathFinder.find_spec
-extras = {"ffcv", "nvidia", "onnx", "onnxruntime", "onnxscript", "safetensors"}
+extras = {"ffcv", "nvidia", "onnx", "onnxruntime", "onnxscript", "safetensors", "timm"}
 
 
 def find_spec(name, path=None, target=None):
@@ -191,7 +191,7 @@ def test_it_runs_with_no_extra_installed(tmp_path, data):
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text(HIDE)
-    place = {**os.environ, "PYTHONPATH": str(hidden), "FASTSSL_DATA": str(tmp_path / "data")}
+    place = {**os.environ, "PYTHONPATH": f"{hidden}:{ROOT}", "FASTSSL_DATA": str(tmp_path / "data")}
     done = fastssl("train", "digits", *TINY, "--out", tmp_path / "run", env=place, cwd=tmp_path)
     assert "resident" in done.stderr
     manifest = json.loads((tmp_path / "data" / "digits" / "dataset.json").read_text())

@@ -13,6 +13,7 @@ import pytest
 
 from tests import ranked, runs
 from tests.image_files import noise
+from tests.installed import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 500
@@ -104,11 +105,13 @@ def recipe(tmp_path: Path, data: Path, *readers: str) -> None:
         assert "2 ranks" in (out / "log.txt").read_text()
 
 
+@needs("ffcv")
 def test_the_imagenet_recipe_with_ffcv(data, tmp_path):
     recipe(tmp_path, data, "ffcv")
 
 
 @pytest.mark.slow
+@needs("ffcv", "dali")
 def test_the_imagenet_recipe_with_both_readers_is_one_run(data, tmp_path):
     recipe(tmp_path, data, "ffcv", "dali")
     losses = [

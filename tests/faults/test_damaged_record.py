@@ -13,6 +13,7 @@ from fastssl.engine.build_data import make_data
 from pipelines.store.store import Store, open_store
 from tests import runs
 from tests.faults import fault_points
+from tests.installed import each
 
 STEP = 5  # in which it is met, counted from 0; checkpoints are written after 3 and 6 steps
 
@@ -30,7 +31,7 @@ def first_met(store: Store, step: int) -> int:
 
 @pytest.mark.parametrize(
     ("reader", "file", "column"),
-    [("dali", "train-00000.tar", "offset"), ("ffcv", "train.beton", "beton")],
+    each(("dali", "train-00000.tar", "offset"), ("ffcv", "train.beton", "beton")),
 )
 def test_a_run_stops_at_a_damaged_image_and_goes_on_once_it_is_restored(
     digits_in_all_formats: Path, whole: Path, tmp_path: Path, reader: str, file: str, column: str

@@ -18,6 +18,7 @@ import pytest
 from pipelines.prefetch import Ring, StalledError
 from tests import runs
 from tests.faults import fault_points
+from tests.installed import each
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,13 +95,27 @@ def test_a_hung_reader_is_reported_of_and_the_run_goes_on_later(whole, tmp_path,
 
 
 def hang_and_be_stopped(batch: int) -> None:
-    """Let the reader stop giving images, and the process get SIGTERM while it waits for them."""
+    """Let the reader stop giving images, and the process get SIGTERM while it waits for them.
+
+    The signal is sent by the consumer, once the reader hangs and no batch is left in the ring.
+    """
+    hung = threading.Event()
 
     def hang() -> None:
-        threading.Timer(1, os.kill, [os.getpid(), signal.SIGTERM]).start()
+        hung.set()
         threading.Event().wait()
 
+    real = Ring._wait
+
+    def wait(self: Any) -> Any:
+        while self._ready.empty() and not hung.wait(0.01):
+            pass
+        if self._ready.empty():
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self)
+
     at_read(batch, hang)
+    Ring._wait = wait  # type: ignore[method-assign]
 
 
 def test_a_signal_during_a_stall_saves_and_stops_at_once(whole, tmp_path, tally):
@@ -179,11 +194,11 @@ def cut_while_loading(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("reader", "file", "kept"),
-    [
+    each(
         ("dali", "train-00000.tar", 3),
         ("ffcv", "train.beton", 3),
         ("resident", "train-00000.tar", 0),
-    ],
+    ),
 )
 def test_a_file_that_is_cut_short_while_it_is_mapped(
     digits_in_all_formats, tmp_path, tally, reader, file, kept

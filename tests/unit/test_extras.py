@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from tests.installed import needs
 from tests.small_stores import make_store
 
 CODE = """
@@ -18,6 +19,7 @@ assert torch.get_num_threads() == 2
 """
 
 
+@needs("ffcv")
 @pytest.mark.parametrize(
     ("module", "name"),
     [("pipelines.extras", "import_ffcv"), ("pipelines.convert.ffcv", "load")],
@@ -53,6 +55,7 @@ print(numba.threading_layer())
 """
 
 
+@needs("ffcv")
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores can't be chosen here")
 def test_a_process_that_decoded_on_one_core_ends():
     done = subprocess.run(

@@ -116,7 +116,7 @@ def test_inference_needs_no_code_of_the_algorithm_or_the_data(
     assert 0 <= fastssl.evaluate(run, store=store)["error"] <= 100
     assert fastssl.load(run).predict(np.zeros((16, 16, 3), np.uint8)).label
     assert fastssl.label(run, store, tmp_path / "p.csv")["images"] > 0
-    assert fastssl.export(run, tmp_path / "m.safetensors")["difference"] == 0
+    assert fastssl.export(run, tmp_path / "m.pt2")["difference"] < 1e-4
     needing = verbs(run, tmp_path)
     for name in ("config", "file", "train", "resume", "views", "sweep"):
         with pytest.raises(ConfigError, match="names code"):

@@ -63,16 +63,16 @@ def test_label_and_export_print_what_they_did(trained: Path, data: Path, tmp_pat
     done = runner.invoke(app, [*words, "--floor", "0", "--json"])
     precision = json.loads(done.stdout)["precision"]
     assert 0 < precision["low"] < precision["right"] / precision["trusted"] < precision["high"] < 1
-    file = tmp_path / "m.safetensors"
+    file = tmp_path / "m.pt2"
     done = runner.invoke(app, ["export", str(trained), str(file)])
     assert done.exit_code == 0 and "difference" in done.stdout
 
 
 def test_export_prints_one_json_list(trained: Path, tmp_path: Path) -> None:
-    done = runner.invoke(app, ["export", str(trained), str(tmp_path / "m.safetensors"), "--json"])
+    done = runner.invoke(app, ["export", str(trained), str(tmp_path / "m.pt2"), "--json"])
     assert done.exit_code == 0, done.output
     (written,) = json.loads(done.stdout)
-    assert written["difference"] == 0.0
+    assert 0 <= written["difference"] <= 1e-4
 
 
 def test_a_store_without_unlabeled_images_says_how_to_get_some(

@@ -13,14 +13,12 @@ from pipelines.convert import Options, convert, options, tar
 from pipelines.convert.images import Target
 from pipelines.convert.open import open_source
 from pipelines.errors import ConfigError, DataError, ResourceError
-from pipelines.extras import import_problem
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.image_files import write_folder
-from tests.reading import INSTALLED_FORMATS, check, decode, read_tars
-
-needs_ffcv = pytest.mark.skipif(bool(import_problem("ffcv")), reason="ffcv is not installed")
+from tests.installed import INSTALLED_FORMATS, needs
+from tests.reading import check, decode, read_tars
 
 
 def arrays(count: int = 700, size: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -47,7 +45,7 @@ def store(request, tmp_path_factory):
     return open_store(out)
 
 
-@needs_ffcv
+@needs("ffcv")
 def test_the_beton_opens_in_a_plain_loader(store):
     from ffcv.loader import Loader, OrderOption
 
@@ -65,8 +63,9 @@ def test_the_beton_opens_in_a_plain_loader(store):
     assert seen == 300
 
 
+@needs("dali")
 def test_the_shards_open_in_plain_dali(store):
-    dali_fn = pytest.importorskip("nvidia.dali.fn")
+    from nvidia.dali import fn as dali_fn
     from nvidia.dali import pipeline_def
 
     paths = store.shards("train")
@@ -95,8 +94,10 @@ def test_the_shards_open_in_plain_dali(store):
             assert np.abs(difference).max() <= (0 if raw else 16)
 
 
+@needs("dali")
 def test_dalis_own_index_is_ours(store, tmp_path):
-    wds2idx = pytest.importorskip("wds2idx")
+    import wds2idx
+
     path = store.shards("train")[0]
     with wds2idx.IndexCreator(str(path), str(tmp_path / "x.idx"), verbose=False) as creator:
         creator.create_index()
@@ -119,7 +120,7 @@ def test_many_shards_are_one_split(tmp_path, monkeypatch):
     assert verify(store.path).problems == []
 
 
-@needs_ffcv
+@needs("ffcv")
 def test_a_store_of_beton_alone_is_read_without_ffcv(tmp_path):
     images, labels = arrays()
     convert(source(images, labels), tmp_path / "out", Options(formats=("ffcv",)))

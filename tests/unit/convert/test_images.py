@@ -18,7 +18,8 @@ from pipelines.errors import DataError
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.image_files import write_folder
-from tests.reading import INSTALLED_FORMATS, check
+from tests.installed import INSTALLED_FORMATS
+from tests.reading import check
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 

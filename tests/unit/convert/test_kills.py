@@ -16,8 +16,8 @@ from pipelines.errors import ConfigError, ResourceError
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.image_files import write_folder
+from tests.installed import INSTALLED_FORMATS
 from tests.process_output import PATIENCE, Listener
-from tests.reading import INSTALLED_FORMATS
 
 ROOT = Path(__file__).parents[3]
 

@@ -242,9 +242,13 @@ def test_a_failed_write_is_told_and_the_old_one_stays(folder, monkeypatch):
 
 
 def test_the_thread_ends_with_the_writer(folder):
-    before = threading.active_count()
-    write(folder, 1)
-    assert threading.active_count() == before
+    writer = checkpoint.Writer(folder)
+    writer.save(checkpoint.step_name(1), content(1))
+    writer.wait()
+    (thread,) = writer._thread._threads
+    assert thread.is_alive()
+    writer.close()
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(

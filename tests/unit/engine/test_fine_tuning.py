@@ -19,6 +19,7 @@ from fastssl.models.classifier import freeze, head_names, set_class_means
 from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.store.store import open_store
 from tests import ranked, runs
+from tests.installed import each
 from tests.runs import TINY, assert_same
 from tests.unit.test_plugins import MODEL
 
@@ -173,7 +174,7 @@ def test_training_evaluation_and_prediction_divide_by_the_temperature(sharp, dat
     assert model.predict(image).probability == pytest.approx(float(top), rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["pt2", "onnx", "safetensors"])
+@pytest.mark.parametrize("kind", each("pt2", "onnx", "safetensors"))
 def test_an_exported_program_divides_by_the_temperature(sharp, tmp_path, kind):
     out, model, plain = sharp
     file = tmp_path / f"model.{kind}"

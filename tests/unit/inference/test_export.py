@@ -15,6 +15,7 @@ from fastssl.inference import export
 from fastssl.inference.predictor import Predictor
 from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.store.store import open_store
+from tests.installed import each, needs
 from tools.bench.export import compare
 
 FORMATS = ("pt2", "onnx", "safetensors")
@@ -25,20 +26,19 @@ def model(trained: Path) -> Predictor:
     return fastssl.load(trained)
 
 
-@pytest.fixture(scope="module")
-def exported(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("exported")
-    for kind in FORMATS:
-        done = fastssl.export(trained, folder / f"m.{kind}")
-        assert 0 <= done["difference"] <= 1e-4
-    return {kind: folder / f"m.{kind}" for kind in FORMATS}
+@pytest.fixture(scope="module", params=each(*FORMATS))
+def exported(
+    request: pytest.FixtureRequest, trained: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    file = tmp_path_factory.mktemp("exported") / f"m.{request.param}"
+    assert 0 <= fastssl.export(trained, file)["difference"] <= 1e-4
+    return file
 
 
-@pytest.mark.parametrize("kind", FORMATS)
 def test_the_top1_on_the_test_set_is_that_of_eval(
-    kind: str, exported: dict[str, Path], trained: Path, model: Predictor, data: Path
+    exported: Path, trained: Path, model: Predictor, data: Path
 ) -> None:
-    run = export.open_exported(exported[kind], model)
+    run = export.open_exported(exported, model)
     store = open_store(data / "digits")
     wrong = 0
     with torch.inference_mode():
@@ -50,12 +50,12 @@ def test_the_top1_on_the_test_set_is_that_of_eval(
     assert 100 * wrong / 360 == pytest.approx(fastssl.evaluate(trained)["error"], abs=1e-9)
 
 
-def described(kind: str, file: Path) -> dict[str, object]:
-    if kind == "pt2":
+def described(file: Path) -> dict[str, object]:
+    if file.suffix == ".pt2":
         inside = {export.INSIDE: ""}
         torch.export.load(file, extra_files=inside)
         return json.loads(inside[export.INSIDE])
-    if kind == "onnx":
+    if file.suffix == ".onnx":
         import onnx
 
         content = onnx.load(file)
@@ -69,17 +69,17 @@ def described(kind: str, file: Path) -> dict[str, object]:
     return json.loads(json.loads(file.read_bytes()[8 : 8 + length])["__metadata__"]["fastssl"])
 
 
-@pytest.mark.parametrize("kind", FORMATS)
 def test_class_names_and_preprocessing_travel_with_the_file(
-    kind: str, exported: dict[str, Path], model: Predictor
+    exported: Path, model: Predictor
 ) -> None:
-    about = described(kind, exported[kind])
+    about = described(exported)
     assert about["classes"] == model.classes
     assert about["preprocessing"]["mean"] == list(model.preprocessing.mean)
     assert about["preprocessing"]["size"] == [16, 16]
     assert about["config"]["algorithm"] == "flexmatch"
 
 
+@needs("safetensors")
 def test_a_file_that_differs_is_refused_and_not_left_behind(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +112,7 @@ def test_names_and_missing_packages_are_reported(
         assert error.value.fix.startswith(line)
 
 
+@needs("onnx", "safetensors")
 def test_the_comparison_times_every_format(trained: Path) -> None:
     rows = compare(trained, repetitions=1)
     assert [row["format"] for row in rows] == ["fastssl", *FORMATS]

@@ -5,6 +5,7 @@ import torch
 from pipelines.errors import ConfigError
 from pipelines.loader import EvaluationBatches
 from pipelines.readers import ReaderInfo
+from tests.installed import each
 from tests.small_stores import make_store
 
 
@@ -29,7 +30,7 @@ def opened(monkeypatch):
     return readers
 
 
-@pytest.mark.parametrize("reader", ["resident", "ffcv", "dali"])
+@pytest.mark.parametrize("reader", each("resident", "ffcv", "dali"))
 def test_every_iteration_returns_the_center_of_every_image_in_order(store, reader):
     indices = np.arange(24)[::-1].copy()
     images = np.stack([store.image("test", index)[2:30, 2:30] for index in indices])

@@ -12,6 +12,7 @@ from pipelines.loader.loader import Loader
 from pipelines.sampling.order import Order
 from pipelines.sampling.split import Split, make_split
 from pipelines.views import apply, draw, recipes
+from tests.installed import each
 from tests.small_stores import make_store
 
 VIEWS = {"weak": "weak", "strong": "strong", "other": "strong"}
@@ -96,13 +97,14 @@ def assert_slices(loader, first, wanted):
             assert torch.equal(torch.cat([one[name], other[name]]), whole[name]), name
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("reader", ["resident", "ffcv", "dali"])
+# FFCV compiles for seconds; its threads are tried in test_readers.
+@pytest.mark.parametrize(
+    ("reader", "threads"),
+    each(("resident", 1), ("resident", 2), ("ffcv", 1), ("dali", 1), ("dali", 2)),
+)
 def test_every_reader_gives_the_same_views_to_both_kernels_also_after_a_resume(
     store, reference, reader, threads
 ):
-    if reader == "ffcv" and threads == 2:
-        pytest.skip("FFCV compiles for seconds; its threads are tried in test_readers")
     with open_loader(store, reader=reader, threads=threads) as loader:
         plain = loader.reader.stream
         for stream in (plain, lambda plan: (torch.from_numpy(given) for given in plain(plan))):
@@ -185,7 +187,7 @@ def test_without_unlabeled_images_there_are_no_views(store, reference):
     assert batch.views == {} and len(batch.position) == len(batch.global_positions) == 0
 
 
-@pytest.mark.parametrize("reader", ["resident", "dali"])
+@pytest.mark.parametrize("reader", each("resident", "dali"))
 def test_an_error_in_the_background_reaches_the_consumer(store, reader, monkeypatch):
     with open_loader(store, reader=reader) as loader:
         made = loader._make
@@ -204,7 +206,7 @@ def test_an_error_in_the_background_reaches_the_consumer(store, reader, monkeypa
         assert "loader" not in {thread.name for thread in threading.enumerate()}
 
 
-@pytest.mark.parametrize("reader", ["resident", "ffcv", "dali"])
+@pytest.mark.parametrize("reader", each("resident", "ffcv", "dali"))
 def test_leaving_early_leaves_no_thread(store, reader):
     with open_loader(store, reader=reader) as loader:
         before = set(threading.enumerate())
@@ -244,7 +246,7 @@ def test_open_loader_for_outsiders(store, data):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("reader", ["resident", "ffcv", "dali"])
+@pytest.mark.parametrize("reader", each("resident", "ffcv", "dali"))
 def test_batches_on_a_gpu_are_those_of_the_cpu(store, reference, reader):
     with open_loader(store, reader=reader, device="cuda") as loader:
         for found, wanted in zip(steps(loader, 0, 7), reference, strict=True):

@@ -22,7 +22,8 @@ from pipelines.sources.published import download
 from pipelines.sources.unpickle import unpickle
 from pipelines.store.store import Store, open_store
 from tests import publishers
-from tests.reading import INSTALLED_FORMATS, check
+from tests.installed import INSTALLED_FORMATS
+from tests.reading import check
 
 
 def opened(name: str, root: Path, **more) -> object:

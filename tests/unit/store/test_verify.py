@@ -14,7 +14,7 @@ from pipelines.store import manifest
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
 from tests.image_files import write_folder
-from tests.reading import INSTALLED_FORMATS
+from tests.installed import INSTALLED_FORMATS
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import copy
 import json
 import os
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from fastssl.profiling.subjects import ConvertOptions, CplOptions, ViewsOptions
 from fastssl.profiling.synthetic import make_batch, synthetic_learner, to_double
 from pipelines.extras import import_problem
 from tests.image_files import noise, write_flat, write_folder
+from tests.installed import needs
 from tools.bench import collectives, convert, cpl, photos, predict, step, views
 from tools.bench.operators import convolutions, gflops
 from tools.bench.process import CaseProcess
@@ -27,8 +27,10 @@ from tools.bench.subjects import PhotosOptions, PredictOptions, StepOptions
 from tools.bench.view_peers import PEERS, pillow_strong
 
 TINY = StepOptions(model="wrn-10-1", batch=2, size=8, images=50, threads=1, repetitions=1)
-NEEDS = {"dali": "nvidia", "ffcv": "ffcv"}
-SLOW = {"ffcv": pytest.mark.slow}  # it compiles its pipeline
+MARKS = {
+    "dali": [needs("dali")],
+    "ffcv": [needs("ffcv"), pytest.mark.slow],  # it compiles its pipeline
+}
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +45,8 @@ def small_work(count=48, size=32):
     return our_views.Work(images, size, 16, 4, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW.get(n, ())) for n in PEERS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=MARKS.get(n, ())) for n in PEERS])
 def test_a_peer_makes_two_views_of_each_image_again_and_again(name):
-    if name in NEEDS and find_spec(NEEDS[name]) is None:
-        pytest.skip(f"{name} is not installed")
     peer = PEERS[name](small_work(), 1)
     try:
         assert [peer.epoch(), peer.epoch()] == [96, 96]
@@ -55,7 +55,7 @@ def test_a_peer_makes_two_views_of_each_image_again_and_again(name):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("ffcv") is None, reason="ffcv is not installed")
+@needs("ffcv")
 def test_ffcv_makes_views_of_the_requested_size_of_larger_images():
     peer = PEERS["ffcv"](replace(small_work(size=40), size=32), 1)
     try:
@@ -114,6 +114,7 @@ def test_a_record_of_conversion_has_the_ratios_to_its_peers(tmp_path):
     assert record["ratio"]["pillow"] == pytest.approx(ours / theirs, rel=0.1, abs=0.02)
 
 
+@needs("ffcv", "dali")
 def test_a_record_of_photos_has_the_ratios_to_its_peers(tmp_path):
     random = np.random.default_rng(0)
     for index in range(6):
