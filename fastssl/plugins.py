@@ -77,8 +77,8 @@ def file_hashes(values: Mapping[str, Any]) -> dict[str, str]:
 
 def same_name(key: str, one: Any, other: Any) -> bool:
     """Return True if two values of a key may differ only in where the file is that they name."""
-    if key == "label_file":
-        return bool(one and other)
+    if key in ("label_file", "pretrained"):
+        return isinstance(one, str) and isinstance(other, str)
     here = Path("file.py")
     files = all(_parse(value) for value in (one, other))
     return files and moved(one, here) == moved(other, here)

@@ -65,8 +65,7 @@ class CheckedKeys(BaseModel):
     @classmethod
     def _model_exists(cls, name: str) -> str:
         with _user_errors():
-            if not plugins.is_plugin("model", name):
-                models.parse(name)
+            models.check(name)
         return name
 
     @field_validator("reader", check_fields=False)

@@ -11,7 +11,7 @@ from typing import Any
 from fastssl.config.messages import Problem
 from fastssl.config.schema import RunConfig
 
-KEYS = {"micro_batch": "accumulate"}
+KEYS = {"micro_batch": "accumulate", "init": "pretrained"}
 VALUES = {"algo.prior": {"labelled": "labeled"}}
 
 

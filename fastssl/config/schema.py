@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
+from pydantic import ConfigDict, Field, PositiveFloat, SerializeAsAny, model_validator
 from pydantic.config import JsonDict
 
 from fastssl.algorithms import Settings
@@ -27,7 +27,7 @@ IN_CELLS: JsonDict = {"may_differ": ["cells", "paper"]}
 WITH_PAPER: JsonDict = {"may_differ": ["paper"]}
 
 # Keys whose `auto` is replaced when a run starts; its config.yaml has what was chosen.
-CHOSEN_AT_START = ("precision", "compile", "ema", "bn_momentum")
+CHOSEN_AT_START = ("precision", "compile", "ema", "bn_momentum", "mean", "std")
 PAPER_STEPS = 100_000  # steps from which `auto` gives the paper's EMA and BatchNorm momentum
 
 
@@ -74,14 +74,17 @@ class RunConfig(CheckedKeys):
     accumulate: int = Field(1, ge=1)
     """Parts of a step whose gradients are accumulated, to save memory; BatchNorm sees the parts."""
     model: str = "wrn-28-2"
-    """Network: wrn-DEPTH-WIDTH, resnet50, or FILE.py:BUILD."""
+    """Network: wrn-DEPTH-WIDTH, resnet50, timm:NAME, torchvision:NAME, or FILE.py:BUILD; see
+    `fastssl list models`."""
     variant: Literal["torchssl", "google"] = "torchssl"
     """WRN as in TorchSSL (published numbers) or as in Google's code."""
-    init: str | None = None
-    """Run folder or checkpoint to start from: its weights."""
+    pretrained: bool | str | None = None
+    """Weights to start from. true: those that timm or torchvision download; a file of weights
+    (.pth, .pt, .bin, .safetensors); or a run folder or checkpoint. What does not fit, such as a
+    classifier of other classes, is listed and keeps its initial values."""
     bn_momentum: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] | None = "auto"
-    """BatchNorm momentum; none: the model's own. auto: 0.001 for a WRN, as in the paper; in a run
-    of fewer than 100,000 steps 100 / steps, at most 0.1."""
+    """BatchNorm momentum; none: the model's own. auto: 0.001 for a WRN, as in the paper, or in a
+    run of fewer than 100,000 steps 100 / steps, at most 0.1; the model's own for all others."""
     freeze: Literal["none", "backbone", "batchnorm"] = "none"
     """What is not trained. backbone: all but the classifier; batchnorm: scales and shifts of
     BatchNorm. In both cases BatchNorm normalizes by its running statistics, which stay as they
@@ -124,7 +127,17 @@ class RunConfig(CheckedKeys):
     augment_first: bool = True
     """RandAugment before flip and crop (TorchSSL) or after (USB)."""
     image_size: int | None = Field(None, ge=4)
-    """Side of the views in pixels; default: the dataset's."""
+    """Side of the views in pixels; default: that of the pretrained model if the stored images are
+    as large, else the dataset's."""
+    mean: Annotated[list[float], Field(min_length=3, max_length=3)] | Literal["auto"] | None = (
+        "auto"
+    )
+    """Mean of each color channel, of pixels in 0..1, that the network's inputs are shifted by;
+    none: the store's. auto: that of the pretrained weights, if they have one, else the store's."""
+    std: (
+        Annotated[list[PositiveFloat], Field(min_length=3, max_length=3)] | Literal["auto"] | None
+    ) = "auto"
+    """Standard deviation of each channel, by which they are divided; like mean."""
     reader: str = Field("auto", json_schema_extra=PER_RANK)
     """How images are read; see `fastssl list readers`."""
     device: str = Field("auto", json_schema_extra=ON_RESUME)
@@ -173,6 +186,10 @@ class RunConfig(CheckedKeys):
             raise ValueError("nesterov needs a momentum above 0; or type nesterov=false")
         if self.optimizer == "adamw" and "lr" not in self.model_fields_set:
             raise ValueError("optimizer=adamw needs an lr of its own, such as lr=0.0005")
+        if self.pretrained is True and not self.model.startswith(("timm:", "torchvision:")):
+            raise ValueError(
+                "pretrained=true needs model=timm:NAME or torchvision:NAME; or type pretrained=FILE"
+            )
         if self.warmup >= self.steps:
             raise ValueError(f"warmup is {self.warmup}; expected less than steps ({self.steps})")
         if self.data in DATASETS and isinstance(self.labels, int):

@@ -210,7 +210,7 @@ def wrap(
     if not sync_batchnorm:
         pass
     elif device.type == "cuda":
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        model = _synchronized(model)
     else:
         from fastssl.distributed.sync_batchnorm import convert
 
@@ -225,3 +225,13 @@ def wrap(
         gradient_as_bucket_view=True,
     )
     return model, student
+
+
+def _synchronized(model: nn.Module) -> nn.Module:
+    """Return the model with torch's SyncBatchNorm; timm converts its own kind of BatchNorm."""
+    if any(type(module).__name__ == "BatchNormAct2d" for module in model.modules()):
+        from timm.layers import convert_sync_batchnorm
+
+        return convert_sync_batchnorm(model)  # type: ignore[no-any-return]
+    made: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    return made

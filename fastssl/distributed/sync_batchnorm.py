@@ -17,8 +17,11 @@ from torch import Tensor, nn
 def convert(model: nn.Module) -> nn.Module:
     """Replace every BatchNorm2d by the one over ranks, in place and with the same weights."""
     for module in model.modules():
+        # The classes add no state; only `forward` differs.
         if type(module) is nn.BatchNorm2d:
-            module.__class__ = RankBatchNorm2d  # which adds no state; only `forward` differs
+            module.__class__ = RankBatchNorm2d
+        elif type(module).__name__ == "BatchNormAct2d":
+            module.__class__ = RankBatchNormAct2d
     return model
 
 
@@ -42,6 +45,15 @@ class RankBatchNorm2d(nn.BatchNorm2d):
         self.num_batches_tracked += 1
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+
+
+class RankBatchNormAct2d(RankBatchNorm2d):
+    """The same for timm's BatchNorm, which applies an activation, too."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalize [n, C, H, W] and apply the activation."""
+        made: Tensor = self.act(self.drop(super().forward(input)))  # type: ignore[operator]
+        return made
 
 
 class _Normalize(torch.autograd.Function):

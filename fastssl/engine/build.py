@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,16 +13,25 @@ from torch import Tensor, nn
 from fastssl import models
 from fastssl.algorithms.base import Algorithm, DatasetInfo, Nets, State, Step
 from fastssl.config.resolve import ResolvedConfig
+from fastssl.config.schema import RunConfig
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine import checkpoint, evaluation, optim
-from fastssl.engine.build_data import find_store, input_hashes, make_data, view_recipes
+from fastssl.engine.build_data import (
+    find_store,
+    input_hashes,
+    make_data,
+    normalization,
+    view_recipes,
+    weights_file,
+)
 from fastssl.engine.devices import Device
 from fastssl.engine.nonfinite import NonFiniteCheck
 from fastssl.engine.optim import Ema, Scaler
 from fastssl.errors import ConfigError
+from fastssl.models import pretrained
 from fastssl.models.classifier import divide_logits, freeze
+from fastssl.models.pretrained import Normalization
 from fastssl.tracking.pseudo_label_stats import PseudoLabelStats
-from fastssl.tracking.run_dir import RunFolder
 from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.loader.loader import Loader
 from pipelines.sampling.split import Split
@@ -86,8 +94,10 @@ class Run(NamedTuple):
     data: TrainingData
 
 
-def build_model(resolved: ResolvedConfig, classes: int, device: Device) -> nn.Module:
-    """Build the network; its initial weights depend on the seed alone."""
+def build_model(
+    resolved: ResolvedConfig, classes: int, device: Device, size: tuple[int, int] | None = None
+) -> nn.Module:
+    """Build the network for views of `size`; its initial weights depend on the seed alone."""
     config = resolved.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -98,23 +108,51 @@ def build_model(resolved: ResolvedConfig, classes: int, device: Device) -> nn.Mo
             heads=resolved.algorithm.heads,
             bn_momentum=config.averages()["bn_momentum"],
             drop_path=config.drop_path,
+            size=size,
         )
     divide_logits(model, config.temperature)
     return model.to(device.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def load_weights(model: nn.Module, path: Path, classes: int) -> None:
-    """Load the EMA weights of a run or checkpoint; heads of another shape keep their own."""
-    found = checkpoint.best(RunFolder(path)) if path.is_dir() else checkpoint.read(path)
-    own = model.state_dict()
-    fits = {k: v for k, v in found["ema"].items() if k in own and own[k].shape == v.shape}
-    missing = [k for k in own if k not in fits]
-    if any(own[k].shape[:1] != (classes,) and not k.startswith("heads.") for k in missing):
-        raise ConfigError(
-            f"{path} has {len(fits)} of the {len(own)} tensors of this model, but no {missing[0]}",
-            "give init=RUN of the same model",
-        )
-    model.load_state_dict({**own, **fits})
+def load_weights(model: nn.Module, config: RunConfig, size: tuple[int, int]) -> None:
+    """Load the weights that `pretrained` names into a new network."""
+    if config.pretrained is True:
+        tensors = pretrained.download(config.model, size)
+        pretrained.load(model, tensors, f"of {config.model.split(':')[0]}")
+    elif isinstance(config.pretrained, str):
+        pretrained.load(model, read_weights(config)[0], config.pretrained)
+
+
+def read_weights(config: RunConfig) -> tuple[pretrained.Tensors, Normalization | None]:
+    """Return the tensors of a run, checkpoint or file, and the normalization that they show."""
+    path = weights_file(config)
+    assert path is not None
+    if path.suffix != ".ckpt":
+        tensors = pretrained.read_file(path)
+        return tensors, pretrained.normalization_of(tensors)
+    content = checkpoint.read(path)
+    found = content["preprocessing"]
+    return pretrained.stripped(content["ema"]), Normalization(found["mean"], found["std"])
+
+
+def with_normalization(resolved: ResolvedConfig) -> ResolvedConfig:
+    """Return a configuration whose `mean` and `std` are those of the pretrained weights.
+
+    What a file states counts more than what the library states about its own weights.
+    """
+    config = resolved.config
+    if not config.pretrained or "auto" not in (config.mean, config.std):
+        return resolved
+    own = models.own_inputs(config.model)
+    found = own and Normalization(list(own.mean), list(own.std))
+    if isinstance(config.pretrained, str):
+        found = read_weights(config)[1] or found
+    if found is None:
+        return resolved
+    chosen = {
+        key: value for key, value in found._asdict().items() if getattr(config, key) == "auto"
+    }
+    return replace(resolved, config=config.model_copy(update=chosen))
 
 
 def assemble(
@@ -125,14 +163,16 @@ def assemble(
     *,
     fresh: bool = True,
 ) -> Run:
-    """Build a run at step 0; a `fresh` one starts with the weights of `init`."""
+    """Build a run at step 0; a `fresh` one starts with the weights of `pretrained`."""
     ranks, store = ranks or Ranks(), store or find_store(resolved)
+    if fresh:
+        resolved = with_normalization(resolved)
     data = open_data(resolved, device, ranks, store)
     split = data.split
     labels = store.labels("train")
     counts = torch.from_numpy(np.bincount(labels[split.labeled], minlength=store.classes))
     images = len(split.unlabeled) if resolved.algorithm.unlabeled else 0
-    model = build_model(resolved, store.classes, device)
+    model = build_model(resolved, store.classes, device, data.size)
     # The precision of the model, but at least single: averages and shares need it.
     dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
     info = DatasetInfo(
@@ -143,8 +183,8 @@ def assemble(
     )
     known: Any = labels[split.unlabeled] if images else labels[:0]
     truth = torch.from_numpy(known.astype(np.int16 if store.classes < 2**15 else np.int32))
-    if fresh and resolved.config.init:
-        load_weights(model, Path(resolved.config.init), store.classes)
+    if fresh:
+        load_weights(model, resolved.config, data.size)
     if fresh and resolved.config.head_init == "means":
         with evaluation_batches(resolved, device, ranks, store, "train", split.labeled) as batches:
             evaluation.init_classifier(model, batches, device, ranks)
@@ -176,6 +216,7 @@ def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Sto
         name: evaluation_batches(resolved, device, ranks, store, name, indices)
         for name, indices in evaluated.items()
     }
+    mean, std = normalization(resolved.config, store)
     loader = Loader(
         store,
         split,
@@ -188,6 +229,8 @@ def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Sto
         threads=device.loader_threads,
         rank=ranks.rank,
         world=ranks.world,
+        mean=mean,
+        std=std,
     )
     inputs = input_hashes(resolved, store)
     return TrainingData(store, split, loader, size, evaluations, inputs)
@@ -202,11 +245,14 @@ def evaluation_batches(
     indices: npt.NDArray[np.int64],
 ) -> EvaluationBatches:
     """Return this rank's share of images of a split, preprocessed for evaluation."""
+    mean, std = normalization(resolved.config, store)
     return EvaluationBatches(
         store,
         split,
         np.array_split(indices, ranks.world)[ranks.rank],
         size=view_recipes(resolved, store)["weak"].size,
+        mean=mean,
+        std=std,
         reader=resolved.config.reader,
         device=str(device.device),
         batch=resolved.config.eval_batch,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from fastssl import plugins
+from fastssl import models, plugins
 from fastssl.config.resolve import ResolvedConfig
+from fastssl.config.schema import RunConfig
 from fastssl.errors import ConfigError
 from fastssl.version import __version__
 from pipelines.convert.ensure import ensure_store
@@ -13,9 +15,10 @@ from pipelines.datasets import DATASETS
 from pipelines.sampling.order import Order, check_divisible
 from pipelines.sampling.split import Split, make_split
 from pipelines.sources import Source
-from pipelines.store.manifest import NAME
+from pipelines.store.manifest import NAME, digest
 from pipelines.store.store import Store, default_place, open_store
 from pipelines.views import Recipe, default_recipes
+from pipelines.views.normalize import Triple
 
 
 def find_store(resolved: ResolvedConfig) -> Store:
@@ -42,13 +45,26 @@ def ensure_plugin_store(name: str) -> Store:
 def input_hashes(resolved: ResolvedConfig, store: Store) -> dict[str, str]:
     """Return what decides the result of a run beside its configuration, by name."""
     hashes = plugins.file_hashes(resolved.as_dict())
+    weights = weights_file(resolved.config)
+    if weights and weights.is_file():  # needed at the start only; a resumed run may lack it
+        hashes["pretrained"] = digest(weights)
     return {"store": store.fingerprint, "fastssl": __version__, **hashes}
+
+
+def weights_file(config: RunConfig) -> Path | None:
+    """Return the file with the weights that a run starts from, if `pretrained` names one."""
+    if not isinstance(config.pretrained, str):
+        return None
+    path = Path(config.pretrained)
+    return path / "checkpoints" / "best.ckpt" if path.is_dir() else path
 
 
 def changed_inputs(saved: dict[str, str], hashes: dict[str, str], store: Store) -> list[str]:
     """Return the names of inputs whose hash is not the one that a run has saved."""
     if store.matches(saved["store"]):  # a run of 0.1.0 has saved another kind of fingerprint
         hashes = {**hashes, "store": saved["store"]}
+    if "pretrained" in saved:
+        hashes = {"pretrained": saved["pretrained"], **hashes}
     return [name for name in saved if saved[name] != hashes.get(name)]
 
 
@@ -59,12 +75,31 @@ def view_recipes(resolved: ResolvedConfig, store: Store) -> dict[str, Recipe]:
     return default_recipes(
         config.data,
         (info.height, info.width),
-        size=config.image_size,
+        size=config.image_size or own_size(config, store),
         flip=config.flip,
         padding=config.padding,
         ops=config.augment_ops,
         augment_first=config.augment_first,
     )
+
+
+def own_size(config: RunConfig, store: Store) -> int | None:
+    """Return the size of the pretrained model's inputs, if the images of the store have it."""
+    inputs = models.own_inputs(config.model) if config.pretrained else None
+    sides = [side for info in store.splits.values() for side in (info.height, info.width)]
+    return inputs.size[0] if inputs and inputs.size[0] <= min(sides) else None
+
+
+def normalization(config: RunConfig, store: Store) -> tuple[Triple, Triple]:
+    """Return mean and deviation of the network's inputs; `auto` is the store's by now."""
+    chosen = [config.mean, config.std]
+    mean, std = (None if value == "auto" else value for value in chosen)
+    return _triple(mean or store.mean), _triple(std or store.std)
+
+
+def _triple(values: Sequence[float]) -> Triple:
+    red, green, blue = values
+    return red, green, blue
 
 
 def make_data(resolved: ResolvedConfig, store: Store, world: int) -> tuple[Split, Order]:

@@ -214,7 +214,7 @@ class Training:
             f"loss or gradient is not finite at step {bad + 1} "
             f"(learning rate {rate:.4g}, largest logit before it {largest:.4g})",
             "start again with a lower lr or clip=1 and another --out; the last checkpoint is from "
-            "before, and init=RUN takes its weights",
+            "before, and pretrained=RUN takes its weights",
         )
 
     def log(self) -> None:

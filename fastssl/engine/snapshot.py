@@ -50,8 +50,8 @@ def snapshot(
         "classes": list(store.class_names),
         "preprocessing": {
             "size": list(data.size),
-            "mean": list(store.mean),
-            "std": list(store.std),
+            "mean": list(data.loader.mean),
+            "std": list(data.loader.std),
             "stored": store.splits.get("test", store.splits["train"]).height,
             "resize": store.manifest.resize,
         },
@@ -83,6 +83,8 @@ def resume_from(
     shown = {"store": data.store.path, "fastssl": f"version ({saved.get('fastssl')})"}
     given = {name: shown.get(name, getattr(learner.resolved.config, name, "")) for name in changed}
     refuse_changes(folder, given, accept_changes)
+    if "pretrained" in saved:  # for the next checkpoints, if the file is gone
+        data.inputs.setdefault("pretrained", saved["pretrained"])
     return restore(learner, content)
 
 

@@ -106,7 +106,8 @@ def open_model(
     resolved: ResolvedConfig, content: CheckpointContent, device: devices.Device
 ) -> nn.Module:
     """Return the network with the EMA weights of a checkpoint, in eval mode."""
-    model = build_model(resolved, len(content["classes"]), device)
+    height, width = content["preprocessing"]["size"]
+    model = build_model(resolved, len(content["classes"]), device, (height, width))
     checkpoint.check_fit(model.state_dict(), content["ema"], "network")
     model.load_state_dict(content["ema"])
     return model.eval()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastssl import plugins
+from fastssl.models import backbones
 from pipelines.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -36,10 +37,12 @@ def build(
     heads: Mapping[str, int] | None = None,
     bn_momentum: float | None = None,
     drop_path: float = 0.0,
+    size: tuple[int, int] | None = None,
 ) -> nn.Module:
     """Build the network `name` in channels-last format; without `bn_momentum` it keeps its own.
 
-    `drop_path` is the rate of stochastic depth; networks of our own have none.
+    `drop_path` is the rate of stochastic depth; networks of our own have none. `size` is the
+    height and width of the images: some networks of timm and torchvision are built for one size.
     """
     if variant not in VARIANTS:
         raise ConfigError(
@@ -47,12 +50,27 @@ def build(
         )
     import torch
 
-    model = _build(name, classes, variant, dict(heads or {}), drop_path)
+    model = _build(name, classes, variant, dict(heads or {}), drop_path, size)
     if bn_momentum is not None:
         for module in model.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.momentum = bn_momentum
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def check(name: str) -> None:
+    """Raise if there is no network of this name."""
+    reference = backbones.parse(name)
+    if reference is not None:
+        backbones.check(reference)
+    elif not plugins.is_plugin("model", name):
+        parse(name)
+
+
+def own_inputs(name: str) -> backbones.Inputs | None:
+    """Return what the published weights of a network expect; None for networks without any."""
+    reference = backbones.parse(name)
+    return None if reference is None else backbones.own_inputs(reference)
 
 
 def parse(name: str) -> tuple[int, int, int] | None:
@@ -62,7 +80,8 @@ def parse(name: str) -> tuple[int, int, int] | None:
     found = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,4})", name)
     if found is None:
         raise ConfigError(
-            f"no model is named {name!r}", f"use one of: {', '.join(MODELS)}, or a wrn-D-K"
+            f"no model is named {name!r}",
+            f"use one of: {', '.join(MODELS)}, a wrn-D-K, timm:NAME or torchvision:NAME",
         )
     depth, widen = int(found[1]), int(found[2])
     # 37 = 4 stages x 4 blocks x 2 convolutions + 5, the one depth that is not 6n + 4
@@ -76,8 +95,16 @@ def parse(name: str) -> tuple[int, int, int] | None:
 
 
 def _build(
-    name: str, classes: int, variant: str, heads: dict[str, int], drop_path: float = 0.0
+    name: str,
+    classes: int,
+    variant: str,
+    heads: dict[str, int],
+    drop_path: float,
+    size: tuple[int, int] | None,
 ) -> nn.Module:
+    reference = backbones.parse(name)
+    if reference is not None:
+        return backbones.build(reference, classes, heads, drop_path, size)
     try:
         shape = parse(name)
     except ConfigError:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from pipelines.store.store import Store
     from pipelines.views import Recipe
+    from pipelines.views.normalize import Triple
 
 LABELED, UNLABELED = 0, 1  # numbers of the streams in the key of the draw
 
@@ -68,6 +69,7 @@ class Loader(AbstractContextManager["Loader"]):
         prefetch: number of batches made in advance.
         rank: the slice of the global batch that this loader makes.
         world: the number of slices.
+        mean, std: of the normalization; by default those of the store.
     """
 
     def __init__(
@@ -85,12 +87,14 @@ class Loader(AbstractContextManager["Loader"]):
         prefetch: int = 2,
         rank: int = 0,
         world: int = 1,
+        mean: Triple | None = None,
+        std: Triple | None = None,
     ) -> None:
         for size in (order.batch, order.unlabeled_batch):
             check_divisible(size, world)
         self.store, self.split, self.order = store, split, order
         self.seed, self.threads, self.prefetch = seed, threads, prefetch
-        self.mean, self.std = store.mean, store.std
+        self.mean, self.std = mean or store.mean, std or store.std
         self.weak = recipes["weak"]
         unknown = sorted(set(views.values()) - set(recipes))
         if unknown:

@@ -260,23 +260,23 @@ def test_resume_with_a_moved_store_enters_its_new_place(place, data):
 
 def test_initial_weights_are_needed_only_at_the_start(place):
     train(out="first")
-    begin(init="first")
+    begin(pretrained="first")
     Path("first").rename("gone")
-    assert train(init="first", resume=True)["steps"] == 4
+    assert train(pretrained="first", resume=True)["steps"] == 4
     assert 0 <= fastssl.evaluate("run")["error"] <= 100
 
 
 def test_initial_weights_of_another_model_are_refused(place, data):
     train(out="first")
     with pytest.raises(ConfigError, match=r"of the .* tensors of this model"):
-        train(model="wrn-10-2", init="first")
+        train(model="wrn-10-2", pretrained="first")
     with pytest.raises(ConfigError, match=r"of the .* tensors of this model"):
-        train(model="wrn-16-1", init="first")
+        train(model="wrn-16-1", pretrained="first")
     weights = torch.load("first/checkpoints/best.ckpt", weights_only=True)
     for name in ("classifier.weight", "classifier.bias"):
         weights["ema"][name] = weights["ema"][name][:7]
     torch.save(weights, "seven.ckpt")
-    assert train(init="seven.ckpt")["steps"] == 4
+    assert train(pretrained="seven.ckpt")["steps"] == 4
 
 
 def test_an_interrupted_run_of_the_same_folder_is_found_by_its_summary(place):

@@ -173,11 +173,11 @@ def test_settings_that_differ_make_cells_and_seeds_and_threads_do_not(tmp_path):
     write_run(tmp_path / "b", {"seed": 1, "threads": 2, "device": "cpu"})
     write_run(tmp_path / "c", {"seed": 0, "algo.threshold": 0.9})
     write_run(tmp_path / "d", {"seed": 0, "steps": 2000})
-    write_run(tmp_path / "e", {"seed": 0, "init": "x"})
+    write_run(tmp_path / "e", {"seed": 0, "pretrained": "x"})
     found = cells.group(load.read_all([tmp_path]).runs)
     assert [(cell.name, len(cell.runs)) for cell in found] == [
         ("flexmatch", 2),
-        ("flexmatch init=x", 1),
+        ("flexmatch pretrained=x", 1),
         ("flexmatch steps=2000", 1),
         ("flexmatch threshold=0.9", 1),
     ]

@@ -100,8 +100,8 @@ def test_a_sweep_that_is_not_there_is_answered_with_the_nearest_name():
     ["123", "1e5", "true", "null", "", "off", "[x", "a: b", " x ", "é😀", "~", 5, True, ["1", 2]],
 )
 def test_a_process_reads_a_value_as_the_sweep_does(value):
-    cell = grid.Cell("a", "digits", {"init": value}, None)
-    assert parse_overrides(cell.overrides()) == {"init": value}
+    cell = grid.Cell("a", "digits", {"pretrained": value}, None)
+    assert parse_overrides(cell.overrides()) == {"pretrained": value}
 
 
 def test_the_name_of_a_sweep_can_not_leave_the_folder_of_runs(tmp_path):

@@ -98,7 +98,7 @@ def test_a_lock_that_somebody_deleted_stops_nobody(tmp_path):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("init=runs/x", "type init=null to"),
+        ("pretrained=runs/x", "type pretrained=null to"),
         ("algorithm=fixmatch", "type algorithm=flexmatch to"),
         ("labels=50", "type labels=40 to"),
         ("nesterov=false", "type nesterov=true to"),

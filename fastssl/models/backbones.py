@@ -1,0 +1,218 @@
+"""Networks of timm and torchvision: `timm:NAME` and `torchvision:NAME`.
+
+The library builds the body. Its classifier is removed; ours, and the extra heads of an algorithm,
+take the pooled features. Arguments of the library may follow the name:
+`timm:vit_small_patch16_224:patch_size=2,depth=6`.
+
+Neither library is imported before such a name is used.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipelines.errors import ConfigError, ResourceError
+from pipelines.extras import import_problem
+
+if TYPE_CHECKING:
+    from torch import nn
+
+LIBRARIES = ("timm", "torchvision")
+CHOICES: dict[str, tuple[str, float, float]] = {
+    "timm:tf_efficientnet_lite0": ("EfficientNet-Lite0, quick on a CPU", 4.65, 0.40),
+    "timm:mobilenetv3_large_100": ("MobileNetV3, the fewest operations", 5.48, 0.22),
+    "timm:efficientnet_b0": ("EfficientNet-B0", 5.29, 0.40),
+    "timm:convnext_atto": ("the smallest ConvNeXt", 3.70, 0.55),
+    "timm:vit_tiny_patch16_224": ("ViT-Ti/16", 5.72, 1.26),
+    "timm:resnet18": ("ResNet-18", 11.69, 1.82),
+    "timm:resnet50": ("ResNet-50, many published weights", 25.56, 4.09),
+    "timm:convnext_tiny": ("ConvNeXt-T", 28.59, 4.46),
+    "timm:swin_tiny_patch4_window7_224": ("Swin-T", 28.29, 4.51),
+    "timm:vit_small_patch16_224": ("ViT-S/16, as in USB", 22.05, 4.61),
+    "timm:vit_small_patch14_dinov2": (
+        "ViT-S/14 of DINOv2: the best features for few labels",
+        22.06,
+        0,
+    ),
+    "timm:vit_base_patch16_224": ("ViT-B/16", 86.57, 17.58),
+    "torchvision:efficientnet_v2_s": ("EfficientNetV2-S", 21.46, 8.37),
+}
+"""Good choices: a sentence, millions of parameters, and GFLOPs (multiply-adds) of an image of the
+model's own size, both with its classifier of ImageNet."""
+
+
+class Reference(NamedTuple):
+    """A name such as timm:resnet18, taken apart."""
+
+    library: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class Inputs(NamedTuple):
+    """What the published weights of a network expect of an image."""
+
+    size: tuple[int, int]  # height and width
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def parse(text: str) -> Reference | None:
+    """Return the parts of a name with the prefix of a library; None for any other name."""
+    library, colon, rest = text.partition(":")
+    if not colon or library not in LIBRARIES:
+        return None
+    name, _, given = rest.partition(":")
+    arguments = {}
+    for pair in filter(None, given.split(",")):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"{pair!r} in {text} is not key=value", f"type {library}:{name}:K=V")
+        arguments[key] = _literal(value)
+    return Reference(library, name, arguments)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def check(reference: Reference) -> None:
+    """Raise if the library is missing or has no network of this name."""
+    library, name, _ = reference
+    problem = import_problem(library)
+    if problem:
+        raise ResourceError(
+            f"model={library}:{name} needs {library}, which {problem}",
+            "pip install 'fastssl[timm]'",
+        )
+    names = _names(reference)
+    if name in names:
+        return
+    near = get_close_matches(name[:80], names, n=3, cutoff=0.5)
+    raise ConfigError(
+        f"{library} has no classifier named {name[:80]!r}",
+        f"type one of: {', '.join(f'{library}:{one}' for one in near or names[:3])}",
+    )
+
+
+def _names(reference: Reference) -> list[str]:
+    """Return the names that a library knows; of timm also those with the tag of weights."""
+    if reference.library == "timm":
+        import timm
+
+        tagged = "." in reference.name
+        return timm.list_pretrained() if tagged else timm.list_models()  # type: ignore[no-any-return]
+    from torchvision import models
+
+    return models.list_models(module=models)  # type: ignore[no-any-return]
+
+
+def own_inputs(reference: Reference) -> Inputs:
+    """Return what the library states about its weights for a network."""
+    library, name, arguments = reference
+    if library == "timm":
+        from timm.models import get_pretrained_cfg
+
+        found = get_pretrained_cfg(name)
+        side = arguments.get("img_size", found.input_size[-1])
+        return Inputs((side, side), tuple(found.mean), tuple(found.std))
+    from torchvision.models import get_model_weights
+
+    preset = get_model_weights(name).DEFAULT.transforms()
+    side = arguments.get("image_size", preset.crop_size[0])
+    return Inputs((side, side), tuple(preset.mean), tuple(preset.std))
+
+
+def body(
+    reference: Reference, size: tuple[int, int], drop_path: float = 0.0, *, pretrained: bool = False
+) -> Any:
+    """Build a network without its classifier; with `pretrained` the library downloads weights."""
+    make = _timm_body if reference.library == "timm" else _torchvision_body
+    try:
+        return make(reference, size, drop_path, pretrained)
+    except TypeError as error:
+        raise ConfigError(
+            f"{reference.library}:{reference.name} cannot be built: {error}",
+            "leave drop_path and the arguments out that it does not take",
+        ) from error
+
+
+def _timm_body(ref: Reference, size: tuple[int, int], drop_path: float, pretrained: bool) -> Any:
+    import timm
+    from timm.models import get_pretrained_cfg
+
+    given = dict(ref.arguments)
+    if get_pretrained_cfg(ref.name).fixed_input_size:
+        given["img_size"] = size
+    if drop_path:
+        given["drop_path_rate"] = drop_path
+    try:
+        return timm.create_model(ref.name, pretrained=pretrained, num_classes=0, **given)
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise
+        del given["img_size"]
+        return timm.create_model(ref.name, pretrained=pretrained, num_classes=0, **given)
+
+
+def _torchvision_body(
+    ref: Reference, size: tuple[int, int], drop_path: float, pretrained: bool
+) -> Any:
+    from torch import nn
+    from torchvision.models import get_model
+    from torchvision.ops import StochasticDepth
+
+    made = get_model(ref.name, weights="DEFAULT" if pretrained else None, **ref.arguments)
+    # The rates of a network rise from block to block; the largest becomes drop_path.
+    depths = [one for one in made.modules() if isinstance(one, StochasticDepth)]
+    if drop_path and not depths:
+        raise TypeError("it has no stochastic depth")
+    largest = max((one.p for one in depths), default=0) or 1.0
+    for one in depths:
+        one.p *= drop_path / largest
+    linear = [name for name, one in made.named_modules() if isinstance(one, nn.Linear)]
+    if not linear:
+        raise TypeError("its classifier is no Linear layer")
+    made.set_submodule(linear[-1], nn.Identity())
+    return made
+
+
+def build(
+    reference: Reference,
+    classes: int,
+    heads: Mapping[str, int],
+    drop_path: float = 0.0,
+    size: tuple[int, int] | None = None,
+) -> nn.Module:
+    """Build the network for images of `size`; without it for those of its own size."""
+    import torch
+    from torch import nn
+
+    from fastssl.models.backbone import Backbone
+
+    check(reference)
+    size = size or own_inputs(reference).size
+    made = body(reference, size, drop_path)
+    # What a network draws beside drop_path would differ after a resume: see optim.reseed.
+    for module in made.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif not drop_path and hasattr(module, "drop_prob"):  # timm's DropPath
+            module.drop_prob = 0.0
+    try:
+        with torch.no_grad():
+            width = made.eval()(torch.zeros(1, 3, *size)).flatten(1).shape[1]
+    except Exception as error:  # what a network raises for a wrong size differs
+        own = own_inputs(reference).size[0]
+        raise ConfigError(
+            f"{reference.library}:{reference.name} takes no images of {size[0]}x{size[1]} pixels: "
+            f"{' '.join(str(error).split())[:200]}",
+            f"type image_size={own}, its own size, or another one that it takes",
+        ) from error
+    return Backbone(made.train(), nn.Linear(width, classes), heads)
