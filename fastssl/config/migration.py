@@ -88,6 +88,8 @@ def model(done: Migration, theirs: dict[str, Any]) -> None:
         done.values["model"] = f"wrn-{37 if 'var' in low else depth}-{width}"
     elif low.startswith("wrn_"):
         done.values["model"] = "-".join(part for part in low.replace("var", "").split("_") if part)
+    elif low in TABLES["networks"]:
+        done.values["model"] = TABLES["networks"][low]
     elif low == "resnet50":
         done.values["model"] = "resnet50"
     else:

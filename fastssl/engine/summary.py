@@ -11,6 +11,7 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
+from fastssl import models
 from fastssl.engine import step_memory
 from fastssl.engine.build import Learner, TrainingData
 from fastssl.engine.loop import Training
@@ -106,6 +107,7 @@ def start_lines(learner: Learner, data: TrainingData, out: str, step: int) -> li
     unlabeled = config.batch * (config.ratio or algorithm.ratio) * algorithm.unlabeled
     ranks = f", {learner.ranks.world} ranks" if learner.ranks.world > 1 else ""
     advice = few_labels(learner, data)
+    advice += pretraining(learner, data)
     if not data.evaluations:
         advice += ["note    no image to evaluate on; validation=0.2 holds out labeled images"]
     return [
@@ -131,6 +133,21 @@ def few_labels(learner: Learner, data: TrainingData) -> list[str]:
     few = np.flatnonzero(counts < int(wanted.removesuffix("/class")))
     names = [f"{store.class_names[c]} ({counts[c]})" for c in few]
     return [f"note    fewer labels than {wanted}: {listed(names, SHOWN)}"] if names else []
+
+
+def pretraining(learner: Learner, data: TrainingData) -> list[str]:
+    """Return a line on pretrained weights that are not used, or not at the size they expect."""
+    config = learner.resolved.config
+    if not config.pretrained:
+        hint = "note    from pretrained weights fewer labels suffice: fastssl train own_pretrained"
+        return [hint] if config.data == "own" else []
+    own = models.own_inputs(config.model)
+    if config.image_size or own is None or data.size[0] >= own.size[0]:
+        return []
+    return [
+        f"note    {config.model} was trained on {own.size[0]}x{own.size[1]} pixels: "
+        f"fastssl convert SOURCE OUT --size {own.size[0]}"
+    ]
 
 
 def end_lines(summary: RunSummary, path: Path, *, own_model: bool = False) -> list[str]:

@@ -21,24 +21,28 @@ if TYPE_CHECKING:
     from torch import nn
 
 LIBRARIES = ("timm", "torchvision")
-CHOICES: dict[str, tuple[str, float, float]] = {
-    "timm:tf_efficientnet_lite0": ("EfficientNet-Lite0, quick on a CPU", 4.65, 0.40),
-    "timm:mobilenetv3_large_100": ("MobileNetV3, the fewest operations", 5.48, 0.22),
-    "timm:efficientnet_b0": ("EfficientNet-B0", 5.29, 0.40),
-    "timm:convnext_atto": ("the smallest ConvNeXt", 3.70, 0.55),
-    "timm:vit_tiny_patch16_224": ("ViT-Ti/16", 5.72, 1.26),
-    "timm:resnet18": ("ResNet-18", 11.69, 1.82),
-    "timm:resnet50": ("ResNet-50, many published weights", 25.56, 4.09),
-    "timm:convnext_tiny": ("ConvNeXt-T", 28.59, 4.46),
-    "timm:swin_tiny_patch4_window7_224": ("Swin-T", 28.29, 4.51),
-    "timm:vit_small_patch16_224": ("ViT-S/16, as in USB", 22.05, 4.61),
-    "timm:vit_small_patch14_dinov2": (
-        "ViT-S/14 of DINOv2: the best features for few labels",
-        22.06,
-        0,
+PREFIXES = [
+    (
+        "timm:NAME",
+        "any classifier of timm (pip install 'fastssl[timm]'); pretrained=true downloads weights; "
+        "timm:NAME:KEY=VALUE,... passes arguments",
     ),
-    "timm:vit_base_patch16_224": ("ViT-B/16", 86.57, 17.58),
-    "torchvision:efficientnet_v2_s": ("EfficientNetV2-S", 21.46, 8.37),
+    ("torchvision:NAME", "any classifier of torchvision that ends in a Linear layer"),
+]
+CHOICES: dict[str, tuple[str, float, float]] = {
+    "timm:tf_efficientnet_lite0": ("EfficientNet-Lite0, quick on a CPU", 4.65, 0.39),
+    "timm:mobilenetv3_large_100": ("MobileNetV3, the fewest operations", 5.48, 0.22),
+    "timm:efficientnet_b0": ("EfficientNet-B0", 5.29, 0.39),
+    "timm:convnext_atto": ("the smallest ConvNeXt", 3.70, 0.55),
+    "timm:convnext_tiny": ("ConvNeXt-T", 28.59, 4.46),
+    "timm:resnet18": ("ResNet-18", 11.69, 1.81),
+    "timm:resnet50": ("ResNet-50", 25.56, 4.09),
+    "timm:swin_tiny_patch4_window7_224": ("Swin-T", 28.29, 4.49),
+    "timm:vit_tiny_patch16_224": ("ViT-Ti/16", 5.72, 1.25),
+    "timm:vit_small_patch16_224": ("ViT-S/16", 22.05, 4.60),
+    "timm:vit_small_patch14_dinov2": ("ViT-S/14 of DINOv2, at 518 pixels", 22.06, 46.70),
+    "timm:vit_base_patch16_224": ("ViT-B/16", 86.57, 17.56),
+    "torchvision:efficientnet_v2_s": ("EfficientNetV2-S, at 384 pixels", 21.46, 8.37),
 }
 """Good choices: a sentence, millions of parameters, and GFLOPs (multiply-adds) of an image of the
 model's own size, both with its classifier of ImageNet."""
@@ -66,20 +70,20 @@ def parse(text: str) -> Reference | None:
     if not colon or library not in LIBRARIES:
         return None
     name, _, given = rest.partition(":")
-    arguments = {}
-    for pair in filter(None, given.split(",")):
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"{pair!r} in {text} is not key=value", f"type {library}:{name}:K=V")
-        arguments[key] = _literal(value)
+    try:  # as the arguments of a call, whose values are literals or, for a string, a bare name
+        call = ast.parse(f"f({given})", mode="eval").body
+        assert isinstance(call, ast.Call) and not call.args
+        arguments = {str(one.arg): _value(one.value) for one in call.keywords}
+    except (AssertionError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise ConfigError(
+            f"{given[:80]!r} is no list of arguments for {library}:{name}",
+            f"type {library}:{name}:KEY=VALUE,KEY=VALUE",
+        ) from error
     return Reference(library, name, arguments)
 
 
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
+def _value(node: ast.expr) -> Any:
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 def check(reference: Reference) -> None:

@@ -194,9 +194,7 @@ def test_a_model_without_a_classifier_is_refused(data, tmp_path, setting):
 
 
 def test_frozen_batchnorm_of_any_kind_keeps_its_own_forward_pass():
-    from timm.layers import BatchNormAct2d
-
-    norm = BatchNormAct2d(3)
+    norm = pytest.importorskip("timm.layers").BatchNormAct2d(3)
     images = torch.randn(4, 3, 5, 5)
     expected = norm.eval()(images)
     freeze(norm, "batchnorm")
@@ -229,6 +227,7 @@ def build(classes, drop_path):
 
 @pytest.mark.parametrize("drop_path", [0.5, 0])
 def test_a_killed_run_with_stochastic_depth_is_the_uninterrupted_one(data, tmp_path, drop_path):
+    pytest.importorskip("timm")
     (tmp_path / "net.py").write_text(TRANSFORMER)
     words = [f"model={tmp_path / 'net.py'}:build", f"drop_path={drop_path}", "--trust-code"]
     words += ["optimizer=adamw", "lr=0.001", "warmup=3", "layer_decay=0.7", "head_lr=0.01"]

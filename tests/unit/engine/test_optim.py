@@ -4,9 +4,7 @@ import copy
 import math
 
 import pytest
-import timm
 import torch
-from timm.optim import param_groups_layer_decay
 from torch import nn
 
 from fastssl.algorithms.base import Nets
@@ -17,6 +15,9 @@ from fastssl.engine.build import assemble, build_model
 from fastssl.errors import ConfigError
 from tests import ranked
 from tests.runs import TINY, assert_same
+
+timm = pytest.importorskip("timm", reason="timm is not installed")
+param_groups_layer_decay = pytest.importorskip("timm.optim").param_groups_layer_decay
 
 SMALL = {
     "vit_tiny_patch16_224": {"img_size": 32, "patch_size": 8, "depth": 3, "embed_dim": 24},

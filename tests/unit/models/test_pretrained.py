@@ -1,0 +1,185 @@
+"""Weights to start from: files of many forms, what fits, what does not, and what is refused."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fastssl
+from fastssl.config.resolve import load as load_config
+from fastssl.engine import checkpoint, devices
+from fastssl.engine.build import assemble
+from fastssl.errors import ConfigError, DataError
+from fastssl.models import build, pretrained
+from tests.runs import TINY
+
+NAME = "torchvision:resnet18"
+
+
+@pytest.fixture(scope="module")
+def weights():
+    from torchvision.models import get_model
+
+    torch.manual_seed(7)
+    return get_model("resnet18", num_classes=5).state_dict()
+
+
+def loaded(path, classes=5):
+    model = build(NAME, classes=classes, size=(32, 32))
+    pretrained.load(model, pretrained.read_file(path), str(path))
+    return model.state_dict()
+
+
+FORMS = {
+    "plain.pth": lambda w: w,
+    "inside.pt": lambda w: {"state_dict": w, "epoch": 3},
+    "model.bin": lambda w: {"model": w},
+    "ema.pth": lambda w: {"ema": w, "model": {k: v + 1 for k, v in w.items()}},
+    "wrapped.pth": lambda w: {f"module.backbone.{k}": v for k, v in w.items()},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_file_is_loaded_with_its_classifier(form, weights, tmp_path):
+    torch.save(FORMS[form](weights), tmp_path / form)
+    found = loaded(tmp_path / form)
+    for name, value in weights.items():
+        ours = name.replace("fc.", "classifier.") if "fc." in name else f"body.{name}"
+        assert torch.equal(found[ours], value), name
+
+
+def test_safetensors_are_loaded(weights, tmp_path):
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    save_file({k: v.contiguous() for k, v in weights.items()}, tmp_path / "w.safetensors")
+    found = loaded(tmp_path / "w.safetensors")
+    assert torch.equal(found["body.conv1.weight"], weights["conv1.weight"])
+
+
+def test_a_classifier_of_other_classes_keeps_its_own_and_is_listed(weights, tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="fastssl")
+    torch.save(weights, tmp_path / "w.pth")
+    found = loaded(tmp_path / "w.pth", classes=3)
+    assert torch.equal(found["body.conv1.weight"], weights["conv1.weight"])
+    assert "120 of the 122 tensors" in caplog.text
+    assert "classifier.weight [3, 512]" in caplog.text and "fc.weight [5, 512]" in caplog.text
+
+
+def test_less_than_half_is_refused_with_names_of_both_sides(weights, tmp_path):
+    some = dict(list(weights.items())[:60])
+    torch.save(some, tmp_path / "w.pth")
+    with pytest.raises(ConfigError, match="60 of the 122 tensors") as caught:
+        loaded(tmp_path / "w.pth")
+    assert "conv1.weight, bn1.weight, bn1.bias and" in caught.value.what
+    assert "body.conv1.weight, body.bn1.weight, body.bn1.bias and" in caught.value.what
+
+
+class Code:
+    def __reduce__(self):
+        return print, ("executed",)
+
+
+@pytest.mark.parametrize("content", [Code(), {"state_dict": nn.Linear(2, 2)}, [1, 2], {}])
+def test_a_file_that_holds_other_things_than_tensors_is_refused(content, tmp_path, capfd):
+    torch.save(content, tmp_path / "w.pth")
+    with pytest.raises(DataError):
+        pretrained.read_file(tmp_path / "w.pth")
+    assert "executed" not in capfd.readouterr().out
+    with pytest.raises(DataError, match="no such file"):
+        pretrained.read_file(tmp_path / "missing.pth")
+
+
+def test_a_failed_download_names_the_way_without_one(monkeypatch):
+    def fail(*given, **keys):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("torchvision.models.get_model", fail)
+    with pytest.raises(DataError, match="cannot be downloaded: no route to host") as caught:
+        pretrained.download(NAME, (32, 32))
+    assert "pretrained=FILE" in caught.value.fix
+
+
+def test_true_needs_a_library_that_has_weights():
+    with pytest.raises(ConfigError, match="pretrained=true needs model=timm:NAME"):
+        load_config("digits", ["pretrained=true"])
+
+
+def test_init_is_refused_with_its_new_name_and_read_from_old_runs(tmp_path):
+    with pytest.raises(ConfigError, match="init has a new name") as caught:
+        load_config("digits", ["init=runs/x"])
+    assert "pretrained=runs/x" in str(caught.value)
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.yaml").write_text("data: digits\ninit: runs/x\n")
+    assert load_config(run).config.pretrained == "runs/x"
+
+
+def learner(*words):
+    resolved = load_config("digits", [*TINY, f"model={NAME}", *words])
+    run = assemble(resolved, devices.choose(resolved.config))
+    run.data.close()
+    return run
+
+
+def test_pretrained_weights_bring_their_normalization(data, weights, tmp_path):
+    torch.save(weights, tmp_path / "w.pth")
+    word = f"pretrained={tmp_path / 'w.pth'}"
+    run = learner(word)
+    assert run.data.loader.mean == (0.485, 0.456, 0.406)
+    assert run.data.evaluations["test"].std == (0.229, 0.224, 0.225)
+    assert run.learner.resolved.config.mean == [0.485, 0.456, 0.406]
+    assert run.data.inputs["pretrained"] and run.data.size == (16, 16)
+    store = run.data.store
+    assert learner(word, "mean=null", "std=null").data.loader.mean == store.mean
+    run = learner(word, "mean=[0.1,0.2,0.3]")
+    assert run.data.loader.mean == (0.1, 0.2, 0.3)
+    assert run.data.loader.std == (0.229, 0.224, 0.225)
+    run = learner()
+    assert run.data.loader.mean == store.mean and run.learner.resolved.config.mean == "auto"
+
+
+def test_a_pretrained_run_keeps_its_preprocessing_and_passes_it_on(data, weights, tmp_path, capfd):
+    torch.save(weights, tmp_path / "w.pth")
+    keys = dict(word.split("=") for word in TINY) | {"model": NAME, "steps": 2}
+    keys = {k: int(v) if str(v).isdigit() else v for k, v in keys.items()} | {"tensorboard": False}
+    first, second = tmp_path / "first", tmp_path / "second"
+    fastssl.train("digits", out=first, pretrained=str(tmp_path / "w.pth"), mean=[0.1] * 3, **keys)
+    assert "was trained on 224x224 pixels" in capfd.readouterr().err
+    content = checkpoint.read(first / "checkpoints" / "best.ckpt")
+    assert content["preprocessing"]["mean"] == [0.1] * 3
+    assert content["preprocessing"]["std"] == [0.229, 0.224, 0.225]
+    assert fastssl.load(first).preprocessing.mean == (0.1,) * 3
+    Path(tmp_path / "w.pth").unlink()  # not needed any more
+    assert 0 <= fastssl.evaluate(first)["error"] <= 100
+    fastssl.train("digits", out=second, pretrained=str(first), **keys)
+    assert checkpoint.read(second / "checkpoints" / "best.ckpt")["preprocessing"]["mean"] == (
+        [0.1] * 3
+    )
+
+
+def test_another_content_of_the_weights_is_noticed_and_a_missing_file_is_not(
+    data, weights, tmp_path
+):
+    from fastssl.engine.build_data import changed_inputs
+
+    torch.save(weights, tmp_path / "w.pth")
+    run = learner(f"pretrained={tmp_path / 'w.pth'}")
+    saved, store = dict(run.data.inputs), run.data.store
+    assert changed_inputs(saved, saved, store) == []
+    assert changed_inputs(saved, {**saved, "pretrained": "other"}, store) == ["pretrained"]
+    gone = {key: value for key, value in saved.items() if key != "pretrained"}
+    assert changed_inputs(saved, gone, store) == []
+
+
+def test_position_embeddings_are_resampled_to_the_size_of_the_run(tmp_path):
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    small = {"patch_size": 8, "depth": 1, "embed_dim": 24}
+    plain = timm.create_model("vit_tiny_patch16_224", img_size=64, **small)
+    torch.save(plain.state_dict(), tmp_path / "w.pth")
+    name = "timm:vit_tiny_patch16_224:patch_size=8,depth=1,embed_dim=24"
+    model = build(name, classes=10, size=(32, 32))
+    pretrained.load(model, pretrained.read_file(tmp_path / "w.pth"), "w.pth")
+    assert model.body.pos_embed.shape == (1, 17, 24)
+    expected = timm.layers.resample_abs_pos_embed(plain.pos_embed, [4, 4], num_prefix_tokens=1)
+    torch.testing.assert_close(model.body.pos_embed, expected)
