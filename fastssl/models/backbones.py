@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 LIBRARIES = ("timm", "torchvision")
+# Arguments that name files or addresses of weights. A name comes from the config.yaml of a run,
+# perhaps someone else's; weights come from `pretrained` alone.
+REFUSED = ("checkpoint_path", "cache_dir", "pretrained", "weights", "num_classes")
 PREFIXES = [
     (
         "timm:NAME",
@@ -72,9 +75,12 @@ def parse(text: str) -> Reference | None:
     name, _, given = rest.partition(":")
     try:  # as the arguments of a call, whose values are literals or, for a string, a bare name
         call = ast.parse(f"f({given})", mode="eval").body
-        assert isinstance(call, ast.Call) and not call.args
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError("expected KEY=VALUE")
         arguments = {str(one.arg): _value(one.value) for one in call.keywords}
-    except (AssertionError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        if any(key.startswith(REFUSED) for key in arguments):
+            raise ValueError("weights and classes have settings of their own")
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise ConfigError(
             f"{given[:80]!r} is no list of arguments for {library}:{name}",
             f"type {library}:{name}:KEY=VALUE,KEY=VALUE",
@@ -198,7 +204,7 @@ def build(
     import torch
     from torch import nn
 
-    from fastssl.models.backbone import Backbone
+    from fastssl.models.classifier import WithClassifier
 
     check(reference)
     size = size or own_inputs(reference).size
@@ -219,4 +225,4 @@ def build(
             f"{' '.join(str(error).split())[:200]}",
             f"type image_size={own}, its own size, or another one that it takes",
         ) from error
-    return Backbone(made.train(), nn.Linear(width, classes), heads)
+    return WithClassifier(made.train(), nn.Linear(width, classes), heads)

@@ -6,6 +6,7 @@ heads of an algorithm, in the attribute `heads`, belong to it: they are trained 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,6 +14,26 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipelines.errors import ConfigError
+
+
+class WithClassifier(nn.Module):
+    """A body that returns pooled features, our classifier, and the extra heads of an algorithm."""
+
+    def __init__(self, body: nn.Module, classifier: nn.Linear, heads: Mapping[str, int]) -> None:
+        super().__init__()
+        self.body = body
+        self.classifier = classifier
+        size = classifier.in_features
+        self.heads = nn.ModuleDict({name: nn.Linear(size, out) for name, out in heads.items()})
+
+    def forward(self, x: Tensor, heads: bool = False) -> Tensor | dict[str, Tensor]:
+        """Return logits [n, C], or with `heads` a dict of all outputs."""
+        features = torch.flatten(self.body(x), 1)
+        logits: Tensor = self.classifier(features)
+        if not heads:
+            return logits
+        extra = {name: head(features) for name, head in self.heads.items()}
+        return {"logits": logits, "features": features, **extra}
 
 
 def classifier_of(model: nn.Module, setting: str) -> nn.Linear:

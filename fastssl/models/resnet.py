@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from torch import nn
 from torchvision.models import resnet50
 
-from fastssl.models.backbone import Backbone
+from fastssl.models.classifier import WithClassifier
 
 
-class ResNet50(Backbone):
+class ResNet50(WithClassifier):
     """ResNet-50 (v1.5) with random weights and extra heads on the pooled features."""
 
     def __init__(self, classes: int, heads: Mapping[str, int]) -> None:

@@ -117,8 +117,9 @@ def test_arguments_follow_the_name():
     found = parse("timm:vit:patch_size=2,global_pool=avg,depths=(1,2)")
     assert found.arguments == {"patch_size": 2, "global_pool": "avg", "depths": (1, 2)}
     assert parse("wrn-28-2") is None and parse("file.py:build") is None
-    with pytest.raises(ConfigError, match="no list of arguments"):
-        parse("timm:vit:open('x').read()")
+    for given in ("open('x').read()", "3", "checkpoint_path=weights", "pretrained_cfg='x'"):
+        with pytest.raises(ConfigError, match="no list of arguments"):
+            parse(f"timm:vit:{given}")
     pytest.importorskip("timm", reason="timm is not installed")
     with pytest.raises(ConfigError, match="cannot be built"):
         build("timm:resnet18:nothing=3", classes=3)
