@@ -81,7 +81,7 @@ def trained(request, data, tmp_path_factory):
     return out
 
 
-def test_a_run_learns_and_predict_equals_eval(trained, data):
+def test_the_error_of_predict_is_that_of_eval(trained, data):
     store = open_store(data / "digits")
     images = np.stack([store.image("test", index) for index in range(360)])
     model = fastssl.load(trained)
