@@ -121,7 +121,7 @@ class Training:
         self.learner.student.train()
         begun, waited = time.monotonic(), self.data.loader.waited
         # With several ranks the others wait in a collective: the launcher ends them all.
-        ask = partial(self.stop_request, stop) if ranks.world == 1 else bool
+        ask = partial(self.stop_while_waiting, stop) if ranks.world == 1 else bool
         batch = None
         for batch in self.data.loader.iterate(self.progress.step, self.config.steps, ask):
             self.out = train_step(self.learner, batch, self.progress.step)
@@ -156,6 +156,14 @@ class Training:
         limit = 60 * self.config.max_time
         spent = self.progress.seconds + time.monotonic() - self.started
         return stop.signal or (TIME_UP if limit and spent > limit else 0)
+
+    def stop_while_waiting(self, stop: Stop) -> int:
+        """Return what ends the wait for a batch, else 0.
+
+        The end of max_time does so only after a first step: however slow a start is, a run that is
+        resumed again and again makes progress, and what it stops at is saved.
+        """
+        return self.stop_request(stop) if self.out else stop.signal
 
     def stop_requested(self, stop: Stop) -> int:
         """Return what stops all ranks after the same step, else 0.

@@ -194,6 +194,17 @@ def test_ranks_exchange_stop_requests_every_step_on_cpus_and_every_ten_on_cuda(k
     assert stops[:3] == steps
 
 
+def test_only_a_signal_ends_the_wait_for_the_first_batch():
+    config = SimpleNamespace(max_time=1e-9, steps=30)
+    learner = SimpleNamespace(resolved=SimpleNamespace(config=config))
+    training, stop = Training(learner, None, TrainingProgress(seconds=1), None, None, None), Stop()
+    assert training.stop_while_waiting(stop) == 0
+    training.out = SimpleNamespace()
+    assert training.stop_while_waiting(stop) == launch.TIME_UP
+    training.out, stop.signal = None, signal.SIGTERM
+    assert training.stop_while_waiting(stop) == signal.SIGTERM
+
+
 def test_a_note_names_the_classes_with_fewer_labels_than_requested():
     store = SimpleNamespace(
         labels=lambda split: np.array([0, 1, 1, 2]), classes=3, class_names=["a\x1b", "b", "c"]
