@@ -16,6 +16,8 @@ from tests.small_stores import make_store
 
 NAMES = each("resident", "ffcv", "dali")
 STREAMING = each("ffcv", "dali")
+FILES = {"ffcv": "train.beton", "dali": "train-00000.tar"}
+COLUMNS = {"ffcv": "beton", "dali": "offset"}  # of the index: where an image begins
 INDICES = np.array([5, 5, 95, 0, 7, 31, 31, 2])
 
 
@@ -152,24 +154,21 @@ def test_a_store_without_the_format_says_so(tmp_path, name, formats):
         READERS[name].open(store, "train")
 
 
-def damage(store, tmp_path, index, file, column):
+def damage(store, tmp_path, index, formats):
     """Copy a store and change one bit of one image, leaving every size as it was."""
     shutil.copytree(store.path, tmp_path / "damaged")
-    place = int(store.records("train")[index][column]) + 700
-    path = tmp_path / "damaged" / file
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
+    for name in formats:
+        path, column = tmp_path / "damaged" / FILES[name], COLUMNS[name]
+        data = bytearray(path.read_bytes())
+        data[int(store.records("train")[index][column]) + 700] ^= 1
+        path.write_bytes(data)
     return open_store(tmp_path / "damaged")
 
 
 @pytest.mark.parametrize("kind", ["raw", "jpeg"])
-@pytest.mark.parametrize(
-    ("name", "file", "column"),
-    each(("ffcv", "train.beton", "beton"), ("dali", "train-00000.tar", "offset")),
-)
-def test_a_damaged_image_is_named_when_it_is_met(stores, tmp_path, kind, name, file, column):
-    store = damage(stores[kind], tmp_path, 41, file, column)
+@pytest.mark.parametrize("name", STREAMING)
+def test_a_damaged_image_is_named_when_it_is_met(stores, tmp_path, kind, name):
+    store = damage(stores[kind], tmp_path, 41, [name])
     reader = READERS[name].open(store, "train")
     plan = [np.arange(start, start + 16) for start in range(0, 96, 16)]
     met = 0
@@ -177,7 +176,7 @@ def test_a_damaged_image_is_named_when_it_is_met(stores, tmp_path, kind, name, f
         for _ in reader.stream(plan):
             met += 1
     assert met <= 2  # image 41 stands in the third batch
-    assert file in caught.value.what and "image 41 of split train" in caught.value.what
+    assert FILES[name] in caught.value.what and "image 41 of split train" in caught.value.what
     assert caught.value.exit_code == 3
 
 
@@ -186,10 +185,10 @@ def test_a_damaged_image_is_named_when_it_is_met(stores, tmp_path, kind, name, f
 def test_resident_finds_any_damage_before_the_first_step(
     stores, tmp_path, monkeypatch, kind, extras
 ):
-    store = damage(stores[kind], tmp_path, 41, "train-00000.tar", "offset")
+    store = damage(stores[kind], tmp_path, 41, INSTALLED_FORMATS)  # it reads either one
     if not extras:
         hide(monkeypatch, "ffcv", "nvidia.dali")
-    with pytest.raises(DataError, match=r"image 41 of split train is damaged in .*00000.tar"):
+    with pytest.raises(DataError, match="image 41 of split train is damaged in"):
         READERS["resident"].open(store, "train")
 
 
@@ -218,12 +217,10 @@ def test_the_tables_in_a_beton_decide_nothing(stores, opened, tmp_path):
     np.testing.assert_array_equal(read(reader, INDICES), read(opened["jpeg", "ffcv"], INDICES))
 
 
-@pytest.mark.parametrize(
-    ("name", "file"), each(("ffcv", "train.beton"), ("dali", "train-00000.tar"))
-)
-def test_a_file_that_was_cut_short_is_refused_in_every_batch(stores, tmp_path, name, file):
+@pytest.mark.parametrize("name", STREAMING)
+def test_a_file_that_was_cut_short_is_refused_in_every_batch(stores, tmp_path, name):
     shutil.copytree(stores["raw"].path, tmp_path / "cut")
-    path = tmp_path / "cut" / file
+    path = tmp_path / "cut" / FILES[name]
     reader = READERS[name].open(open_store(tmp_path / "cut"), "train")
     plan = [np.arange(16)] * 40
     read(reader, plan[0])  # met: no checksum looks at them any more
@@ -231,7 +228,9 @@ def test_a_file_that_was_cut_short_is_refused_in_every_batch(stores, tmp_path, n
     next(stream)
     os.truncate(path, path.stat().st_size - 1)  # its page stays: the tests go on either way
     given = 1
-    with pytest.raises(DataError, match=rf"{file} was cut short while it was read") as caught:
+    with pytest.raises(
+        DataError, match=rf"{FILES[name]} was cut short while it was read"
+    ) as caught:
         for _ in stream:
             given += 1
     assert given < 6 and caught.value.exit_code == 3  # what was decoded before is good
