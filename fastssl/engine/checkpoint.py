@@ -185,8 +185,8 @@ class Writer:
 
     def __init__(self, folder: RunFolder, begun: int | None = None) -> None:
         self.folder = folder
-        found = files(folder) if begun is not None else []
-        self._damaged = {path for path in found if step_of(path) > (begun or 0)}
+        later = [] if begun is None else [path for path in files(folder) if step_of(path) > begun]
+        self._damaged = set(later)
         self.seconds = 0.0  # what saving took from the training thread
         self._waiting: dict[str, tuple[str, CheckpointContent]] = {}  # by kind, oldest first
         self._lock = threading.Lock()

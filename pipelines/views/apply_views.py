@@ -110,8 +110,6 @@ def _check(images: Array, draws: Sequence[Array], recipes: Sequence[Recipe]) -> 
 
 def _stacked(draws: Sequence[Array]) -> Array:
     """Return the rows of all views as one table; shorter rows are filled up with Identity."""
-    if len(draws) == 1:
-        return np.ascontiguousarray(draws[0], np.int32)[None]
     columns = max(rows.shape[1] for rows in draws)
     table = np.full((len(draws), len(draws[0]), columns), IDENTITY, np.int32)
     for view, rows in enumerate(draws):

@@ -199,8 +199,7 @@ def _compiled(stamp: str) -> Any:
         flags: Array,
     ) -> int:
         """Fill the rows; return how many ops are near a rounding edge (listed in `doubtful`)."""
-        if len(stamp) == 0:  # never; it makes the function close over the stamp
-            return 0
+        _ = stamp  # so that the function closes over it
         ops = (rows.shape[1] - HEAD) // WIDTH
         blocks = 1 if ops == 0 and not flags[1] else 2 + ops // 2
         # Outputs: 0, 1 crop, 2 flip, 3 to 5 Cutout, then two for each op: which, and how strong.

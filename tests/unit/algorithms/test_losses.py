@@ -109,6 +109,25 @@ def test_a_mix_keeps_more_of_the_image_than_of_the_other():
     assert all(m.is_contiguous(memory_format=torch.channels_last) for m in mixed.images)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_two_ranks_mix_as_one_process_does(rank):
+    images, targets = torch.randn(3, 4, 3, 2, 2), torch.randn(3, 4, 5)  # [groups, n, ...]
+    options = {"key": torch.tensor([3, 4]), "alpha": 0.75, "per_sample": True}
+
+    class TwoRanks(Ranks):
+        def gather(self, tensor):
+            whole = images if tensor.ndim == 4 else targets
+            return torch.cat([*whole[:, :2], *whole[:, 2:]])
+
+    part = slice(2 * rank, 2 * rank + 2)
+    ranks = TwoRanks(rank=rank, world=2)
+    mixed = mixup.mix([*images[:, part]], [*targets[:, part]], ranks=ranks, **options)
+    whole = mixup.mix([*images], [*targets], ranks=Ranks(), **options)
+    assert torch.equal(torch.stack(mixed.images), torch.stack(whole.images)[:, part])
+    assert torch.equal(mixed.targets, whole.targets.view(3, 4, 5)[:, part].flatten(0, 1))
+    assert torch.equal(mixed.labeled, whole.labeled.view(3, 4)[:, part].flatten())
+
+
 def test_numbers_known_on_paper():
     half = torch.tensor([[0.5, 0.5]])
     zero = torch.zeros(1, 2)

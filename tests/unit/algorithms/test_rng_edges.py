@@ -73,6 +73,11 @@ def test_gamma_and_beta_are_those_of_the_formula(stream, shape):
     assert drawn(rng.beta, stream, 200, shape) == pytest.approx(wanted, rel=1e-3, abs=1e-6)
 
 
+def test_a_draw_of_which_every_try_is_outside_is_the_middle(monkeypatch):
+    monkeypatch.setattr(rng, "normal", lambda key, stream, count: torch.full((count,), -100.0))
+    assert drawn(rng.gamma, 0, 3, 4.0) == pytest.approx([4 - 1 / 3] * 3)
+
+
 def test_a_permutation_sorts_the_bits_as_signed_numbers():
     signed = [
         value - 2**64 if value >= 2**63 else value for value in (bits(3, k) for k in range(50))

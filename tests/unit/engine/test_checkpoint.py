@@ -165,6 +165,13 @@ def test_a_damaged_one_does_not_count_as_kept(folder):
     assert checkpoint.read(folder.checkpoints / checkpoint.step_name(10))["trip"]["step"] == 10
 
 
+def test_one_from_before_the_start_counts_as_kept(folder, monkeypatch):
+    write(folder, 4, 6)
+    monkeypatch.setattr(checkpoint, "KEEP", 3)
+    write(folder, 9, begun=6)
+    assert names(folder) == [checkpoint.step_name(step) for step in (9, 6, 4)]
+
+
 def test_the_best_prunes_nothing(folder):
     write(folder, 1, 2)
     (folder.checkpoints / checkpoint.step_name(0)).write_bytes(b"old")
@@ -239,6 +246,31 @@ def test_a_failed_write_is_told_and_the_old_one_stays(folder, monkeypatch):
         writer.wait()
     writer.close()
     assert checkpoint.newest(folder, print)["trip"]["step"] == 1
+
+
+def test_nothing_is_written_after_a_failed_write(folder, monkeypatch):
+    begun, go = threading.Event(), threading.Event()
+
+    def failing(path, data):
+        begun.set()
+        go.wait(60)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_atomic", failing)
+    writer = checkpoint.Writer(folder)
+    writer.save(checkpoint.step_name(1), content(1))
+    assert begun.wait(60)
+    writer.save(checkpoint.BEST, content(1))
+    begun.clear()
+    go.set()
+    writer.close()
+    assert not begun.is_set()
+
+
+def test_what_a_killed_run_was_writing_may_be_gone_already(folder, monkeypatch):
+    gone = folder.checkpoints / ".step-00000001.ckpt.new"
+    monkeypatch.setattr(type(gone), "glob", lambda folder, pattern: [gone])
+    checkpoint.Writer(folder).close()
 
 
 def test_the_thread_ends_with_the_writer(folder):

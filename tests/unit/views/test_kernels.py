@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from pipelines.errors import ConfigError
 from pipelines.views import Recipe, apply, apply_op, centered, draw, kernel_torch, recipes
+from pipelines.views.apply_views import _in_parallel
 from tests.fake_cuda import fake_cuda, no_host_wait
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
@@ -107,6 +109,17 @@ def test_threads_change_nothing(threads: int, count: int) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(
+    ("threads", "count", "pieces"), [(1, 40, 1), (2, 15, 1), (2, 40, 5), (2, 999, 8)]
+)
+def test_a_piece_has_at_least_eight_images(threads: int, count: int, pieces: int) -> None:
+    bounds: list[tuple[int, int]] = []
+    _in_parallel(bounds.append, count, threads)
+    bounds.sort()
+    assert len(bounds) == pieces and bounds[0][0] == 0 and bounds[-1][1] == count
+    assert all(one[1] == next_one[0] for one, next_one in pairwise(bounds))
+
+
 def test_an_empty_batch_makes_empty_views() -> None:
     made = apply(images(0), drawn(BOTH, 0), BOTH, mean=MEAN, std=STD, threads=2)
     assert [view.shape for view in made] == [(0, 32, 32, 3)] * 2
@@ -127,6 +140,8 @@ def test_wrong_arrays_are_refused() -> None:
     pixels, rows = images(), drawn(BOTH)
     with pytest.raises(ValueError, match="uint8"):
         apply(pixels.astype(np.float32), rows, BOTH, mean=MEAN, std=STD)
+    with pytest.raises(ValueError, match="uint8"):
+        apply(np.zeros((40, *SIZE, 4), np.uint8), rows, BOTH, mean=MEAN, std=STD)
     with pytest.raises(ValueError, match="rows"):
         apply(pixels, rows[::-1], BOTH, mean=MEAN, std=STD)
     short = [np.empty((40, 32, 32, 2), np.float32)] * 2

@@ -1,12 +1,14 @@
 """The draw: replayable, the same for ranks, different where views must differ."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from pipelines.errors import ConfigError
 from pipelines.views import OPS, Recipe, draw, names, recipes
 from pipelines.views.ops import HEAD, WIDTH, parameters
-from pipelines.views.sample import philox
+from pipelines.views.sample import _fixed, philox
 from tests import pillow_views
 
 STRONG = recipes(flip=True, padding=4, size=(32, 32))["strong"]
@@ -135,6 +137,14 @@ def test_the_draw_says_what_the_table_says() -> None:
                 assert tuple(got.tolist()) == wanted, (name, magnitude)
 
 
+@pytest.mark.parametrize("place", range(6))
+def test_a_map_near_a_rounding_edge_is_computed_again(place: int) -> None:
+    values, row = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0], np.zeros(6, np.int32)
+    assert _fixed(*values, row, 0) and row.tolist() == [65536, 0, 32768, 0, 65536, 32768]
+    values[place] += 0.5 / 65536
+    assert not _fixed(*values, row, 0)
+
+
 def test_weak_views_have_no_ops_and_no_cutout() -> None:
     weak = recipes(flip=False, padding=2, size=(16, 16))["weak"]
     made = draw(weak, seed=0, step=0, stream=0, slots=SLOTS, view=0, size=(16, 16))
@@ -159,6 +169,8 @@ def test_any_number_of_ops_can_be_drawn(number: int) -> None:
     made = rows(recipe)
     assert made.shape == (448, HEAD + number * WIDTH)
     assert len(np.unique(made[:, -WIDTH])) == 14
+    bare = dataclasses.replace(recipe, cutout=False)
+    np.testing.assert_array_equal(rows(bare)[:, HEAD:], made[:, HEAD:])
 
 
 @pytest.mark.parametrize(
