@@ -1,12 +1,14 @@
 """fastssl: image classifiers from a handful of labels, with data that never waits.
 
-The verbs of the command are functions here: `train`, `load`, `evaluate`, `convert`, `label`,
-`export`, `profile`, `make_report`, `draw_views`, `run_sweep`. A mistake of the caller raises a
-`UserError`: `ConfigError`, `DataError`, `DivergedError` or `ResourceError`. The functions import
-what they need when they are called, so that `import fastssl` costs next to nothing.
+The verbs of the command are functions here: `train`, `probe`, `choose`, `load`, `evaluate`,
+`convert`, `label`, `export`, `profile`, `make_report`, `draw_views`, `run_sweep`. A mistake of the
+caller raises a `UserError`: `ConfigError`, `DataError`, `DivergedError` or `ResourceError`. The
+functions import what they need when they are called, so that `import fastssl` costs next to
+nothing.
 """
 
 from fastssl.api import (
+    choose,
     convert,
     draw_views,
     evaluate,
@@ -14,6 +16,7 @@ from fastssl.api import (
     label,
     load,
     make_report,
+    probe,
     profile,
     run_sweep,
     train,
@@ -28,6 +31,7 @@ __all__ = [
     "ResourceError",
     "UserError",
     "__version__",
+    "choose",
     "convert",
     "draw_views",
     "evaluate",
@@ -35,6 +39,7 @@ __all__ = [
     "label",
     "load",
     "make_report",
+    "probe",
     "profile",
     "run_sweep",
     "train",

@@ -28,7 +28,7 @@ R = TypeVar("R")
 _PIP = "force-reinstall|no-deps"  # options of pip, not of fastssl
 _FLAG = re.compile(rf"--(?!{_PIP})([a-z][a-z-]+)(?: ([A-Z]+|[0-9.]+|best|last|skip)\b)?")
 _SWITCHES = {"resume", "accept-changes", "trust-code", "download", "follow", "given", "dry-run"}
-_SWITCHES |= {"no-extra", "rerun-changed"}
+_SWITCHES |= {"no-extra", "rerun-changed", "no-labels", "per-class"}
 
 
 def speaks_python(function: Callable[P, R]) -> Callable[P, R]:
@@ -84,6 +84,52 @@ def train(
         raise KeyboardInterrupt(f"stopped by a signal and saved: {folder}")
     found: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return {"run": str(folder), **found}
+
+
+@speaks_python
+def probe(
+    store: Place, *, out: Place | None = None, trust_code: bool = False, **settings: Any
+) -> dict[str, Any]:
+    """Fit classifiers to frozen features of a store's images; the best becomes a run.
+
+    Settings are those of `fastssl config`, such as `model`, `labels` and `seed`.
+
+    >>> import fastssl
+    >>> done = fastssl.probe("digits_store", out="runs/probe", model="wrn-10-1")
+    >>> [row["head"] for row in done["heads"]][:3], done["run"]
+    (['linear', 'knn', 'spreading'], 'runs/probe')
+    """
+    from fastssl.probing.probe import probe as run_probe
+
+    folder = Path(out) if out is not None else None
+    return run_probe(os.fspath(store), folder, settings, trust_code=trust_code)
+
+
+@speaks_python
+def choose(
+    store: Place,
+    count: int,
+    *,
+    out: Place = "to_label.csv",
+    per_class: bool = False,
+    form: str = "csv",
+    run: Place | None = None,
+    trust_code: bool = False,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Write which images of a store to label first; settings are those of the model."""
+    from fastssl.probing.choose import choose as run_choose
+
+    return run_choose(
+        os.fspath(store),
+        count,
+        per_class=per_class,
+        out=Path(out),
+        form=form,
+        run=Path(run) if run is not None else None,
+        overrides=settings,
+        trust_code=trust_code,
+    )
 
 
 @speaks_python

@@ -103,8 +103,10 @@ def convert(
     workers: Annotated[int | None, typer.Option(help="Processes.")] = None,
     unlabeled: Annotated[Path | None, typer.Option(help="Images without a label.")] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="CSV of path,label; the rest has no label.")
+        Path | None,
+        typer.Option(help="CSV of path,label, or Label Studio's JSON; the rest has no label."),
     ] = None,
+    no_labels: Annotated[bool, typer.Option("--no-labels", help="No image has a label.")] = False,
     train_list: Annotated[
         Path | None, typer.Option(help="CSV of path,label; the rest is left out.")
     ] = None,
@@ -158,7 +160,7 @@ def views(
 
 
 # Imported here because importing registers the verbs, and --help lists them in that order.
-from fastssl.cli import inference, sweep  # noqa: E402, F401
+from fastssl.cli import inference, probing, sweep  # noqa: E402, F401
 
 app.add_typer(profile.app, name="profile")
 

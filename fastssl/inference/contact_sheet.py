@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from fastssl.errors import ConfigError, writing
 from fastssl.inference.pseudo_label import PseudoLabels
 from pipelines.files import write_atomic
+from pipelines.store.store import Store
 from pipelines.text import for_terminal
 
 EACH = 8  # images at either end
@@ -53,10 +54,6 @@ def ends(
 def page(pseudo_labels: PseudoLabels) -> str:
     """Return the sheet as one HTML file that contains its images."""
     paths = pseudo_labels.store.source_paths("train")
-    # Class and file names are the user's: autoescape keeps them from becoming HTML, and
-    # `printable` replaces the control characters that HTML cannot hold.
-    environment = Environment(autoescape=True)
-    environment.filters["printable"] = for_terminal
     classes = [
         {
             **row,
@@ -67,20 +64,34 @@ def page(pseudo_labels: PseudoLabels) -> str:
         }
         for number, row in enumerate(pseudo_labels.class_rows()[:CLASSES])
     ]
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(classes=classes)
+    return render(TEMPLATE, classes=classes)
+
+
+def render(template: Path, **values: Any) -> str:
+    """Return a page of HTML."""
+    # Class and file names are the user's: autoescape keeps them from becoming HTML, and
+    # `printable` replaces the control characters that HTML cannot hold.
+    environment = Environment(autoescape=True)
+    environment.filters["printable"] = for_terminal
+    return environment.from_string(template.read_text(encoding="utf-8")).render(**values)
 
 
 def _describe(pseudo_labels: PseudoLabels, one: int, paths: list[str]) -> dict[str, Any]:
     index = int(pseudo_labels.indices[one])
-    image = Image.fromarray(np.asarray(pseudo_labels.store.image("train", index)))
-    image.thumbnail((CELL, CELL))
     return {
         "path": paths[index],
         "name": Path(paths[index]).name,
         "confidence": pseudo_labels.confidence[one],
         "trusted": pseudo_labels.trusted[one],
-        "png": base64.b64encode(as_png(image)).decode(),
+        "png": thumbnail(pseudo_labels.store, index),
     }
+
+
+def thumbnail(store: Store, index: int) -> str:
+    """Return a training image, made small, as PNG in base64."""
+    image = Image.fromarray(np.asarray(store.image("train", index)))
+    image.thumbnail((CELL, CELL))
+    return base64.b64encode(as_png(image)).decode()
 
 
 def as_png(image: Image.Image) -> bytes:

@@ -140,6 +140,8 @@ def next_command(store: Store, out: Path) -> str | None:
         # The images lie in several folders, and what they have in common holds much else. Take the
         # listed images alone, without those that have no label.
         labeled = np.flatnonzero(store.labels("train") >= 0)
+        if not len(labeled):
+            return None
         folder, option = os.path.commonpath([folders[one] for one in labeled]), "--train-list"
     size = store.splits["train"].height
     arguments = ["fastssl", "convert", folder, f"{store.path}-2", option, str(out)]

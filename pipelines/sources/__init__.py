@@ -40,6 +40,7 @@ class SourceOptions:
     # Of one's own images:
     unlabeled: Path | None = None  # folder of images without a label
     labels: Path | None = None  # CSV file of path,label; all other images have no label
+    no_labels: bool = False  # no image has a label yet
     train_list: Path | None = None  # the same, but all other images are left out
     test: Path | None = None  # folder of class folders
     test_list: Path | None = None  # CSV file of path,label
@@ -54,6 +55,8 @@ class SourceOptions:
             if len(given) > 1:
                 flags = " and ".join(f"--{key.replace('_', '-')}" for key in given)
                 raise ConfigError(f"{flags} are both given", "give one of them")
+        if self.no_labels and (self.labels or self.train_list or self.test or self.test_list):
+            raise ConfigError("--no-labels is given with labels", "remove one of the two")
         if self.test_fraction is not None and not 0 <= self.test_fraction < 1:
             raise ConfigError(
                 f"a test fraction of {self.test_fraction} is out of range",

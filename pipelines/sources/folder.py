@@ -39,6 +39,8 @@ def source(folder: Path, options: SourceOptions) -> Source:
         names, train = _train_list(folder, options.train_list)
     elif options.labels is not None:
         names, train = _labeled(scan, options.labels)
+    elif options.no_labels:
+        names, train = [], [Item(path, -1) for path in scan.images()]
     else:
         names, train = _class_folders(scan, notes)
     if options.unlabeled is not None:
@@ -109,7 +111,8 @@ def _class_folders(scan: Scan, notes: list[str]) -> tuple[list[str], list[Item]]
         raise DataError(
             f"{for_terminal(loose[0])} and {len(loose) - 1:,} more images lie outside class "
             "folders",
-            "put them in one folder per class, or list them with --labels FILE.csv",
+            "put them in one folder per class, or list them with --labels FILE.csv; --no-labels "
+            "takes all images without a label, to choose some to label",
         )
     odd = [name for name in names if name.lower() in _SPLITS]
     if odd:

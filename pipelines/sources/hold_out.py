@@ -36,6 +36,8 @@ def describe(
     names: Sequence[str], train: Labels, test: Labels, held: float | None
 ) -> tuple[list[str], list[str]]:
     """Return notes and warnings on the images of each split; `held` is the share held out."""
+    if not names:
+        return [f"{len(train):,} images without a label; `fastssl choose` picks some to label"], []
     labeled, tested = (np.bincount(part[part >= 0], minlength=len(names)) for part in (train, test))
     notes = [
         f"{len(train):,} training images, {labeled.sum():,} of them labeled ({_each(labeled)}); "

@@ -1,4 +1,7 @@
-"""Lists of images: CSV files of path,label; a heading may name more columns, such as `source`."""
+"""Lists of images: CSV files of path,label, or the JSON that Label Studio exports.
+
+The heading of a CSV file may name more columns, such as `source`.
+"""
 
 import csv
 import os
@@ -6,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.errors import DataError
+from pipelines.sources.label_studio import read_tasks
 from pipelines.text import for_terminal, from_csv
 
 PSEUDO = "pseudo"  # in the column `source`, as `fastssl label` writes it
@@ -21,27 +25,14 @@ class Listed(NamedTuple):
 def read_list(file: Path, folder: Path) -> dict[str, Listed]:
     """Return the images of a list by their absolute paths, which may be relative to `folder`."""
     listed: dict[str, Listed] = {}
-    heading = ["path", "label"]
     try:
-        with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-            for line, row in enumerate(csv.reader(text), 1):
-                cells = [from_csv(cell.strip()) for cell in row]
-                if line == 1 and cells[:2] == heading:
-                    heading = cells
-                elif cells and len(cells) != len(heading):
-                    raise DataError(
-                        f"{file}, line {line}: {len(cells)} columns, not {','.join(heading)}",
-                        "separate one path and one label a line by a comma, and quote names that "
-                        "hold a comma",
-                    )
-                elif cells:
-                    _add(
-                        listed,
-                        dict(zip(heading, cells, strict=True)),
-                        folder,
-                        f"{file}, line {line}",
-                    )
-    except (OSError, ValueError, csv.Error) as error:
+        if file.suffix.lower() == ".json":
+            for number, (path, label) in enumerate(read_tasks(file), 1):
+                cells = {"path": path, "label": label}
+                _add(listed, cells, folder, f"{file}, task {number}")
+        else:
+            _read_csv(file, folder, listed)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(
             f"{file} cannot be read: {reason}", "look at its name and content"
@@ -49,6 +40,24 @@ def read_list(file: Path, folder: Path) -> dict[str, Listed]:
     if not any(one.label for one in listed.values()):
         raise DataError(f"{file} lists no label", "write lines of path,label")
     return listed
+
+
+def _read_csv(file: Path, folder: Path, listed: dict[str, Listed]) -> None:
+    heading = ["path", "label"]
+    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+        for line, row in enumerate(csv.reader(text), 1):
+            cells = [from_csv(cell.strip()) for cell in row]
+            if line == 1 and cells[:2] == heading:
+                heading = cells
+            elif cells and len(cells) != len(heading):
+                raise DataError(
+                    f"{file}, line {line}: {len(cells)} columns, not {','.join(heading)}",
+                    "separate one path and one label a line by a comma, and quote names that "
+                    "hold a comma",
+                )
+            elif cells:
+                named = dict(zip(heading, cells, strict=True))
+                _add(listed, named, folder, f"{file}, line {line}")
 
 
 def _add(listed: dict[str, Listed], cells: dict[str, str], folder: Path, where: str) -> None:
