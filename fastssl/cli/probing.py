@@ -14,7 +14,7 @@ from pipelines.text import for_terminal
 StoreName = Annotated[str, typer.Argument(help="Folder of a store, or a standard name.")]
 
 
-@app.command(epilog="Example: fastssl probe data/pets model=resnet50 init=runs/a")
+@app.command(epilog="Example: fastssl probe data/pets model=timm:resnet18")
 def probe(
     store: StoreName,
     overrides: Overrides = None,
@@ -34,7 +34,7 @@ def probe(
     print(done["note"])
 
 
-@app.command(epilog="Example: fastssl choose data/pets -n 25 model=resnet50 init=runs/a")
+@app.command(epilog="Example: fastssl choose data/pets -n 25")
 def choose(
     store: StoreName,
     overrides: Overrides = None,

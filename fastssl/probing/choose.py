@@ -15,17 +15,17 @@ import numpy.typing as npt
 
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.engine import devices
-from fastssl.engine.build import build_model, load_weights
-from fastssl.engine.build_data import find_store, view_recipes
+from fastssl.engine.build import build_model, load_weights, with_normalization
+from fastssl.engine.build_data import find_store, normalization, view_recipes
 from fastssl.errors import ConfigError
 from fastssl.inference.label import next_command
 from fastssl.inference.predictor import Predictor, probabilities
 from fastssl.inference.pseudo_label import unlabeled
 from fastssl.models.classifier import classifier_of
 from fastssl.probing import to_label
-from fastssl.probing.features import Backbone, compute_features
+from fastssl.probing.features import FrozenNetwork, compute_features
 from fastssl.probing.graph import CHUNK, Floats, Indices, Space, nearest
-from fastssl.probing.probe import configure
+from fastssl.probing.probe import configure, warn_of_random_weights
 from fastssl.tracking.console import messages
 from pipelines.convert.ensure import ensure_store
 from pipelines.store.store import Store
@@ -55,17 +55,17 @@ def choose(
         if run is not None:
             found = ensure_store(store)
             model = Predictor(run, trust_code=trust_code)
-            backbone, seed = backbone_of_run(model), model.resolved.config.seed
+            network, seed = network_of_run(model), model.resolved.config.seed
             open_images = unlabeled(model, found)
         else:
             resolved = configure(store, overrides, trust_code=trust_code)
             found, seed = find_store(resolved), resolved.config.seed
-            backbone = open_backbone(resolved, found)
+            network = open_network(resolved, found)
             open_images = np.flatnonzero(found.labels("train") < 0)
         total = checked_count(found, len(open_images), count, per_class)
-        space = Space.of(compute_features(backbone, found)["train"])
+        space = Space.of(compute_features(network, found)["train"])
         if run is not None:
-            uncertainty = 1 - margins(backbone, space.rows, open_images)
+            uncertainty = 1 - margins(network, space.rows, open_images)
             chosen = uncertain(space, open_images, uncertainty, total, seed)
         else:
             chosen = typical(space, open_images, total, seed)
@@ -89,29 +89,29 @@ def checked_count(store: Store, left: int, count: int, per_class: bool) -> int:
     return total
 
 
-def open_backbone(resolved: ResolvedConfig, store: Store) -> Backbone:
+def open_network(resolved: ResolvedConfig, store: Store) -> FrozenNetwork:
     """Return the network of a configuration; the store need not have a label."""
-    config, device = resolved.config, devices.choose(resolved.config)
-    model = build_model(resolved, max(store.classes, 2), device)
-    if config.init:
-        load_weights(model, Path(config.init), max(store.classes, 2))
-    size = view_recipes(resolved, store)["weak"].size
-    return Backbone(
+    device = devices.choose(resolved.config)
+    resolved = with_normalization(resolved)
+    config, size = resolved.config, view_recipes(resolved, store)["weak"].size
+    warn_of_random_weights(config)
+    model = build_model(resolved, max(store.classes, 2), device, size)
+    load_weights(model, config, size)
+    return FrozenNetwork(
         model.eval(),
         config.model,
         device,
         size,
-        store.mean,
-        store.std,
+        *normalization(config, store),
         config.reader,
         config.eval_batch,
     )
 
 
-def backbone_of_run(model: Predictor) -> Backbone:
+def network_of_run(model: Predictor) -> FrozenNetwork:
     """Return the network of a run with the preprocessing of its training."""
     config, expected = model.resolved.config, model.preprocessing
-    return Backbone(
+    return FrozenNetwork(
         model.model,
         config.model,
         model.device,
@@ -165,11 +165,11 @@ def typicality(space: Space, members: Indices, center: Floats) -> npt.NDArray[np
     return found
 
 
-def margins(backbone: Backbone, rows: Floats, images: Indices) -> npt.NDArray[np.float64]:
+def margins(network: FrozenNetwork, rows: Floats, images: Indices) -> npt.NDArray[np.float64]:
     """Return by how much the most probable class of each image leads the second one."""
     import torch
 
-    classifier = classifier_of(backbone.model, "choose --run")
+    classifier = classifier_of(network.model, "choose --run")
     found = []
     for start in range(0, len(images), CHUNK):
         part = torch.from_numpy(np.array(rows[images[start : start + CHUNK]]))

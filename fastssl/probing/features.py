@@ -48,7 +48,7 @@ FIX = "free space or permissions there, or copy the store to a folder where you 
 
 
 @dataclass(frozen=True, slots=True)
-class Backbone:
+class FrozenNetwork:
     """A network in eval mode and the preprocessing of its images."""
 
     model: nn.Module
@@ -77,10 +77,10 @@ class Backbone:
         return checksum.hexdigest()[:32]
 
 
-def compute_features(backbone: Backbone, store: Store) -> dict[str, Rows]:
+def compute_features(network: FrozenNetwork, store: Store) -> dict[str, Rows]:
     """Return the features of all images, by split; those of an earlier call are read again."""
-    path = store.path / FOLDER / f"{backbone.key(store)}.npy"
-    shape = sum(info.count for info in store.splits.values()), backbone.width
+    path = store.path / FOLDER / f"{network.key(store)}.npy"
+    shape = sum(info.count for info in store.splits.values()), network.width
     table = _read(path, shape)
     if table is None:
         with writing(path.parent, FIX):
@@ -90,7 +90,7 @@ def compute_features(backbone: Backbone, store: Store) -> dict[str, Rows]:
             table = _read(path, shape)  # another process may have finished it meanwhile
             if table is None:
                 with writing(path.parent, FIX):
-                    _compute(backbone, store, path, shape)
+                    _compute(network, store, path, shape)
                 table = _read(path, shape)
         finally:
             lock.release(remove=True)
@@ -108,7 +108,7 @@ def _read(path: Path, shape: tuple[int, int]) -> Rows | None:
     return found if found.shape == shape and found.dtype == np.float32 else None
 
 
-def _compute(backbone: Backbone, store: Store, path: Path, shape: tuple[int, int]) -> None:
+def _compute(network: FrozenNetwork, store: Store, path: Path, shape: tuple[int, int]) -> None:
     """Compute what is missing of a file of features, in batches that always begin alike."""
     part, record = path.with_suffix(".part"), path.with_suffix(".json")
     header = io.BytesIO()
@@ -123,7 +123,7 @@ def _compute(backbone: Backbone, store: Store, path: Path, shape: tuple[int, int
         with Stop() as stop, Progress(shape[0], "computing features") as bar:
             bar.advance(done)
             recorded = time.monotonic()
-            for rows in _batches(backbone, store, done):
+            for rows in _batches(network, store, done):
                 file.write(np.ascontiguousarray(rows, "<f4").data)
                 done += len(rows)
                 bar.advance(len(rows))
@@ -152,23 +152,23 @@ def _record(file: IO[bytes], record: Path, done: int) -> None:
     write_json(record, {"rows": done})
 
 
-def _batches(backbone: Backbone, store: Store, done: int) -> Iterator[npt.NDArray[np.float32]]:
+def _batches(network: FrozenNetwork, store: Store, done: int) -> Iterator[npt.NDArray[np.float32]]:
     """Yield the features of all images after the first `done`, one batch at a time.
 
     `done` is the end of a batch. Images are decoded in a thread while the model computes.
     """
-    device = backbone.device
-    size = backbone.batch if device.device.type != "cpu" else min(backbone.batch, CPU_BATCH)
+    device = network.device
+    size = network.batch if device.device.type != "cpu" else min(network.batch, CPU_BATCH)
     for split, info in store.splits.items():
         left, done = np.arange(min(done, info.count), info.count), max(done - info.count, 0)
         with EvaluationBatches(
             store,
             split,
             left,
-            size=backbone.size,
-            mean=backbone.mean,
-            std=backbone.std,
-            reader=_reader(backbone, store, split),
+            size=network.size,
+            mean=network.mean,
+            std=network.std,
+            reader=_reader(network, store, split),
             device=str(device.device),
             batch=size,
             threads=device.loader_threads,
@@ -184,23 +184,23 @@ def _batches(backbone: Backbone, store: Store, done: int) -> Iterator[npt.NDArra
             ring: Ring[object, Tensor] = Ring(produce, object, ahead=AHEAD)
             try:
                 for images in ring:
-                    yield _forward(backbone, images)
+                    yield _forward(network, images)
             finally:
                 ring.close()
 
 
-def _reader(backbone: Backbone, store: Store, split: str) -> str:
+def _reader(network: FrozenNetwork, store: Store, split: str) -> str:
     """Return the reader: one that streams, because every image is needed only once."""
     streamed = store.splits[split].encoding != "raw" and streaming(store)
-    return streamed[0] if streamed and backbone.reader == "auto" else backbone.reader
+    return streamed[0] if streamed and network.reader == "auto" else network.reader
 
 
 @torch.inference_mode()
-def _forward(backbone: Backbone, images: Tensor) -> npt.NDArray[np.float32]:
-    with backbone.device.autocast():
-        found = features_of(backbone.model, images).float().cpu().numpy()
+def _forward(network: FrozenNetwork, images: Tensor) -> npt.NDArray[np.float32]:
+    with network.device.autocast():
+        found = features_of(network.model, images).float().cpu().numpy()
     if not np.isfinite(found).all():
         raise DataError(
-            f"{backbone.name} gives features that are not finite numbers", "use other weights"
+            f"{network.name} gives features that are not finite numbers", "use other weights"
         )
     return found

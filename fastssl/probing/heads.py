@@ -136,7 +136,7 @@ def spreading(task: Task, unused: float = 0) -> Predict:
 
 
 HEADS: dict[str, tuple[Callable[[Task, float], Predict], tuple[float, ...]]] = {
-    "linear": (linear, (1.0, 1e-4, 1e-3, 1e-2, 0.1, 10.0)),
+    "linear": (linear, (1.0, 1e-3, 1e-2, 0.1)),
     "knn": (knn, (1, 3, 5, 10)),
     "spreading": (spreading, (0,)),
 }

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from fastssl.config.resolve import ResolvedConfig, load, parse_overrides
+from fastssl.config.schema import RunConfig
 from fastssl.distributed import process_group
 from fastssl.engine import checkpoint, devices
 from fastssl.engine.build import Run, assemble
-from fastssl.engine.build_data import find_store, make_data
+from fastssl.engine.build_data import find_store, make_data, normalization
 from fastssl.engine.evaluation import compute_metrics, confusion
 from fastssl.engine.launch import finish, write_start
 from fastssl.engine.loop import Training
@@ -23,7 +24,7 @@ from fastssl.engine.progress import EvaluationMetrics, TrainingProgress
 from fastssl.errors import ConfigError, DataError
 from fastssl.models.classifier import classifier_of
 from fastssl.probing import graph, heads
-from fastssl.probing.features import Backbone, Rows, compute_features
+from fastssl.probing.features import FrozenNetwork, Rows, compute_features
 from fastssl.probing.heads import Linear, Predict, Query, Score, Task
 from fastssl.tracking import tensorboard
 from fastssl.tracking.console import messages
@@ -38,6 +39,7 @@ from pipelines.store.store import Store
 logger = logging.getLogger(__name__)
 
 FIXED = {"algorithm": "supervised", "freeze": "backbone", "steps": 1, "compile": "off"}
+MODEL = "timm:tf_efficientnet_lite0"  # for one's own images, as in configs/own_pretrained.yaml
 
 
 class Outcome(NamedTuple):
@@ -71,7 +73,7 @@ def probe(
         folder.claim(resume=False)
         try:
             run = assemble(resolved, device, store=found)
-            rows = compute_features(backbone_of(run), found)
+            rows = compute_features(network_of(run), found)
             task = make_task(found, split, rows["train"])
             queries = evaluated(run, rows)
             outcomes, linear, note = compare(task, queries, resolved.config.seed)
@@ -91,9 +93,12 @@ def configure(
     given = overrides if isinstance(overrides, dict) else parse_overrides(overrides or [])
     for key in FIXED.keys() & given.keys():
         raise ConfigError(f"a probe has no {key}: it fits classifiers only", f"remove {key}")
-    standard = store in DATASETS
-    place = {} if standard else {"store": store}
-    return load(store if standard else "own", {**place, **given, **FIXED}, trust_code=trust_code)
+    if store in DATASETS:
+        return load(store, {**given, **FIXED}, trust_code=trust_code)
+    place: dict[str, Any] = {"store": store, "model": MODEL, **given}
+    if str(place["model"]).startswith(("timm:", "torchvision:")):
+        place = {"pretrained": True, **place}
+    return load("own", {**place, **FIXED}, trust_code=trust_code)
 
 
 def default_folder(resolved: ResolvedConfig, store: Store) -> Path:
@@ -114,21 +119,26 @@ def checked_split(resolved: ResolvedConfig, store: Store) -> Split:
     return split
 
 
-def backbone_of(run: Run) -> Backbone:
-    """Return the network of a run and the preprocessing of an evaluation."""
+def network_of(run: Run) -> FrozenNetwork:
+    """Return the network of a run and the preprocessing of its evaluations."""
     learner, data = run
     config = learner.resolved.config
-    store = data.store
-    return Backbone(
+    warn_of_random_weights(config)
+    return FrozenNetwork(
         learner.model.eval(),
         config.model,
         learner.device,
         data.size,
-        store.mean,
-        store.std,
+        *normalization(config, data.store),
         config.reader,
         config.eval_batch,
     )
+
+
+def warn_of_random_weights(config: RunConfig) -> None:
+    """Log that the features are those of a network that has learned nothing, if they are."""
+    if not config.pretrained:
+        logger.warning("the weights of %s are random; pretrained=FILE gives better", config.model)
 
 
 def make_task(store: Store, split: Split, rows: Rows) -> Task:

@@ -15,7 +15,7 @@ from fastssl.config.resolve import load
 from fastssl.errors import DataError
 from fastssl.models.classifier import features_of
 from fastssl.probing import features
-from fastssl.probing.choose import open_backbone
+from fastssl.probing.choose import open_network
 from fastssl.probing.features import compute_features
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
@@ -30,7 +30,7 @@ def store(data, tmp_path):
 
 def backbone(store, **settings):
     given = {"model": "wrn-10-1", "threads": 1, "loader_threads": 1, **settings}
-    return open_backbone(load("digits", given), store)
+    return open_network(load("digits", given), store)
 
 
 def files(store):

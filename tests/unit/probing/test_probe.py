@@ -12,7 +12,7 @@ from fastssl.config.resolve import load
 from fastssl.engine.build_data import find_store, make_data
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.predictor import Predictor
-from fastssl.probing.choose import backbone_of_run
+from fastssl.probing.choose import network_of_run
 from fastssl.probing.features import compute_features
 from pipelines.store.store import open_store
 
@@ -54,7 +54,7 @@ def test_eval_gives_the_accuracy_of_the_table(probed):
 def test_the_network_gives_the_logits_of_the_folded_classifier(probed):
     model = Predictor(probed[0])
     store = find_store(model.resolved)
-    rows = compute_features(backbone_of_run(model), store)["test"]
+    rows = compute_features(network_of_run(model), store)["test"]
     expected = rows @ model.model.classifier.weight.detach().numpy().T
     expected += model.model.classifier.bias.detach().numpy()
     found = np.concatenate(list(model.store(store, "test", np.arange(360))))
@@ -62,8 +62,8 @@ def test_the_network_gives_the_logits_of_the_folded_classifier(probed):
 
 
 def test_the_network_of_a_probe_has_the_weights_that_it_started_from(probed, tmp_path):
-    again = fastssl.probe("digits", out=tmp_path / "again", labels=20, seed=3, init=str(probed[0]),
-                          **SETTINGS)  # fmt: skip
+    given = {**SETTINGS, "labels": 20, "seed": 3, "pretrained": str(probed[0])}
+    again = fastssl.probe("digits", out=tmp_path / "again", **given)
     one, other = (Predictor(path).model.state_dict() for path in (probed[0], again["run"]))
     same = {name: bool((one[name] == other[name]).all()) for name in one}
     assert [name for name in same if not same[name]] == ["classifier.weight", "classifier.bias"]
