@@ -129,6 +129,7 @@ def summary(name: str, lines: list[dict[str, float]]) -> dict[str, Any]:
         "rate": statistics.median(accuracy),
         "unit": "% accuracy on the test images, median over seeds",
         "spread": round(max(accuracy) - min(accuracy), 2),
+        "mean": round(statistics.mean(accuracy), 2),
         "accuracy": accuracy,
         **columns,
     }

@@ -23,6 +23,7 @@ FOLDS = 5
 MOST = 1_000  # labeled images in a cross-validation
 MOST_DISTILLED = 20_000  # images that a linear classifier is fitted to
 DISTILLED_C = 0.01  # inverse strength of the penalty then
+SMALL = 5_000  # images up to which a fit in one thread is faster
 NEVER = -1000.0  # logit of a class without a labeled image
 
 
@@ -83,8 +84,11 @@ def fit_linear(task: Task, c: float, rows: Floats, labels: Indices, weights: Any
     """Fit a logistic regression; a class without an image is never predicted."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    with warnings.catch_warnings():
+    # The products of few images are so small that threads wait for each other most of the time.
+    threads = 1 if len(rows) < SMALL else None
+    with warnings.catch_warnings(), threadpool_limits(threads):
         warnings.simplefilter("ignore", ConvergenceWarning)  # a result near the optimum will do
         model = LogisticRegression(C=c, max_iter=300)
         model.fit(task.space.standardized(rows), labels, sample_weight=weights)
