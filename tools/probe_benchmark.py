@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("store")
     parser.add_argument("weights")
     parser.add_argument("--model", default="timm:tf_efficientnet_lite0")
+    parser.add_argument("--note", default="", help="what a reader of the record must know")
     parser.add_argument("--rates", action="store_true")
     parser.add_argument("--images", type=int, default=320, help="of a repetition of --rates")
     parser.add_argument("--repetitions", type=int, default=5)
@@ -60,14 +61,12 @@ def main() -> None:
         record = rates(network, store, options.images, options.repetitions)
     else:
         record = accuracies(network, store, settings)
-    print(save(record, RESULTS))
+    print(save({**record, "note": options.note}, RESULTS))
 
 
 def accuracies(network: FrozenNetwork, store: Store, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the record of all heads, numbers of labels and seeds."""
-    began = time.monotonic()
     rows = compute_features(network, store)
-    pass_seconds = time.monotonic() - began
     space = graph.Space.of(rows["train"])
     near = graph.neighbor_graph(space)
     truth = store.labels("train")
@@ -85,9 +84,7 @@ def accuracies(network: FrozenNetwork, store: Store, settings: dict[str, Any]) -
                     found.setdefault(f"{count} per class, {name}, {head}", []).append(row)
         results += [summary(name, lines) for name, lines in found.items()]
     about = {"model": settings["model"], "train": len(truth), "test": len(queries["test"][1])}
-    return make_record(
-        "probe", {**about, "classes": store.classes, "feature_seconds": pass_seconds}, results, {}
-    )
+    return make_record("probe", {**about, "classes": store.classes}, results, {})
 
 
 def heads_of(task: Task, queries: dict[str, Any], seed: int) -> dict[str, dict[str, float]]:
