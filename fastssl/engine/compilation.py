@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import statistics
 import time
 from dataclasses import replace
@@ -98,7 +99,8 @@ class Compiled:
         self.calls = 0
         self._counters = torch._dynamo.utils.counters
         self._hits = self._counters["inductor"]["fxgraph_cache_hit"]
-        self._reported_breaks: set[str] = set()
+        # Counts of the process: what other steps broke is not reported here.
+        self._breaks: dict[str, float] = dict(self._counters["graph_break"])
         self._graphs = 0
 
     def __call__(self, *arguments: Any) -> StepOutput:
@@ -121,8 +123,10 @@ class Compiled:
         """Log a start from the cache, each graph break once, and graphs after the warm-up."""
         if self.calls == 1 and self._counters["inductor"]["fxgraph_cache_hit"] > self._hits:
             logger.info("compile: a warm start, from the cache on disk")
-        for name in self._counters["graph_break"].keys() - self._reported_breaks:
-            self._reported_breaks.add(name)
+        for name, count in self._counters["graph_break"].items():
+            if count <= self._breaks.get(name, 0):
+                continue
+            self._breaks[name] = math.inf
             logger.info(f"compile: graph break: {' '.join(name.split())[:200]}")
         if self.calls > WARMUP:
             found = torch._dynamo.utils.get_compilation_metrics()

@@ -94,6 +94,7 @@ def broken(x):
 def test_a_recompile_after_the_warm_up_is_reported_with_its_reason(caplog):
     caplog.set_level(logging.INFO, compilation.__name__)
     torch._dynamo.reset()
+    torch.compile(broken, backend="eager")(torch.ones(4))  # a break of another step
     step = compilation.Compiled(tiny, "step", 1, backend="eager")
     for _ in range(5):
         step(torch.ones(4))
