@@ -99,8 +99,8 @@ def _build(
     classes: int,
     variant: str,
     heads: dict[str, int],
-    drop_path: float,
-    size: tuple[int, int] | None,
+    drop_path: float = 0.0,
+    size: tuple[int, int] | None = None,
 ) -> nn.Module:
     reference = backbones.parse(name)
     if reference is not None:

@@ -177,8 +177,8 @@ def test_a_second_signal_ends_even_a_library_that_hangs(names, code):
 HANGUP = """
 import os, signal, sys
 from fastssl.engine.signals import Stop
-if sys.argv[1] == "nohup":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+# Not as inherited: these tests may run under nohup themselves.
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[1] == "nohup" else signal.SIG_DFL)
 with Stop() as stop:
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGHUP)
