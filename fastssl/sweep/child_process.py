@@ -28,16 +28,21 @@ def train_command(cell: Cell, jobs: int, *options: str) -> list[str]:
     return [*line, *(["--trust-code"] if cell.trust_code else []), *options]
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """Ask the kernel to send SIGTERM when the sweep is killed, so that the run saves and stops.
 
-    Runs in the new process. It does nothing where there is no prctl (not Linux). The kernel
-    watches the thread that forked, and `preexec_fn` is unsafe with threads: the sweep therefore
-    starts its cells from its only thread instead of a thread pool.
+    Runs in the new process; `parent` is the sweep's process. It does nothing where there is no
+    prctl (not Linux). The kernel watches the thread that forked, and `preexec_fn` is unsafe with
+    threads: the sweep therefore starts its cells from its only thread instead of a thread pool.
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl:
+        # Until the new program starts, this process has the sweep's handler, which would take the
+        # signal and be forgotten.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # killed before the kernel was asked
+            os._exit(128 + signal.SIGTERM)
 
 
 def environment(slot: int, jobs: int) -> dict[str, str]:

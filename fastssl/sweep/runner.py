@@ -7,6 +7,7 @@ cell that fails does not stop the others.
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -199,7 +201,7 @@ class Sweep:
                 # Ctrl-C in a terminal reaches the whole process group. In a session of its own
                 # a cell gets the signal once, from us.
                 start_new_session=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=partial(die_with_parent, os.getpid()),
             )
         self.running[slot] = Job(cell, process, time.monotonic())
         logger.info(f"{count} {cell.name}: begins, log in {text}")
