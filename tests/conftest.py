@@ -2,13 +2,14 @@
 
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Point FASTSSL_DATA at a folder that holds the digits, one folder for all xdist workers."""
     base = tmp_path_factory.getbasetemp()
     root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
@@ -20,7 +21,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         from pipelines.convert.ensure import ensure_store
 
         ensure_store("digits")
-    return folder
+    files = sorted(path.name for path in (folder / "digits").iterdir())
+    yield folder
+    after = sorted(path.name for path in (folder / "digits").iterdir())
+    assert after == files, "a test wrote into the store that others read"
 
 
 @pytest.fixture(scope="session")

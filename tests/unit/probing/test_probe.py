@@ -159,7 +159,7 @@ def test_a_store_without_labels_is_refused(tmp_path):
 def test_an_interrupted_probe_leaves_no_run_and_starts_again(data, tmp_path, monkeypatch):
     from fastssl.probing import features
 
-    shutil.copytree(data / "digits", tmp_path / "digits", ignore=shutil.ignore_patterns("features"))
+    shutil.copytree(data / "digits", tmp_path / "digits")
     store, given = tmp_path / "digits", {**SETTINGS, "labels": 20}
     with monkeypatch.context() as context:
         context.setattr(features, "_forward", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -88,10 +88,10 @@ def loader_threads():
 @needs("ffcv")
 def test_a_stream_that_is_left_leaves_no_thread(opened):
     before = loader_threads()
-    for batches in (1, 3, 50):  # ended, waiting to hand over its end, and in the middle
+    for batches in (1, 3, 50):  # with 50, the thread waits for a buffer that is free again
         stream = opened["raw", "ffcv"].stream([np.arange(8)] * batches)
         next(stream)
-        assert batches == 1 or loader_threads() > before
+        assert batches < 50 or loader_threads() > before
         stream.close()
     assert loader_threads() <= before
 
