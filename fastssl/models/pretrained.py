@@ -136,10 +136,12 @@ def _as_in_timm(model: nn.Module, tensors: Tensors) -> dict[str, Tensor]:
 def _own_names(model: nn.Module, own: Tensors, tensors: Tensors) -> dict[str, Tensor]:
     """Return tensors under the names of our network: those of its body, and of its classifier.
 
-    The classifier has another name in each library. It is recognized by its shape, if no other
-    tensor of a file that has no place in the body is like it.
+    Prefixes of wrappers are removed from the names of both sides. The classifier has another name
+    in each library. It is recognized by its shape, if no other tensor of a file that has no place
+    in the body is like it.
     """
-    bodies = {name: f"body.{name}" for name in tensors if f"body.{name}" in own}
+    names = [name for name in own if not name.startswith("classifier.")]
+    bodies = {_bare(name): name for name in names if _bare(name) in tensors}
     heads = [
         name.removesuffix(".weight")
         for name, tensor in tensors.items()

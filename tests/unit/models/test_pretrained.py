@@ -75,6 +75,19 @@ def test_less_than_half_is_refused_with_names_of_both_sides(weights, tmp_path):
     assert "body.conv1.weight, body.bn1.weight, body.bn1.bias and" in caught.value.what
 
 
+def test_a_network_whose_own_names_have_a_prefix_takes_the_weights_of_its_runs():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+            self.classifier = nn.Linear(4, 2)
+
+    one, other = Own(), Own()
+    pretrained.load(other, pretrained.stripped(one.state_dict()), "a run")
+    for name, value in one.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value), name
+
+
 class Code:
     def __reduce__(self):
         return print, ("executed",)
