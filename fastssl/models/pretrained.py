@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,8 +44,9 @@ def read_file(path: Path) -> dict[str, Tensor]:
 
             found: Any = load_file(path)
         else:
+            _check_unpacked_size(path)
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except MemoryError:
+    except (DataError, MemoryError):
         raise
     except ImportError as error:
         raise ConfigError(f"{path} needs safetensors", "pip install safetensors") from error
@@ -62,6 +64,18 @@ def read_file(path: Path) -> dict[str, Tensor]:
     if not tensors:
         raise DataError(f"{path} holds no tensors by name", "give the file of a state dict")
     return tensors
+
+
+def _check_unpacked_size(path: Path) -> None:
+    """Raise if parts of an archive claim more bytes than the file has, which would fill memory."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            claimed = sum(part.file_size for part in archive.infolist())
+        if claimed > path.stat().st_size:
+            raise DataError(
+                f"{path} is refused: it is compressed, and unpacks to {claimed:,} bytes",
+                "give a file as torch.save writes it",
+            )
 
 
 def stripped(found: Mapping[Any, Any]) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Weights to start from: files of many forms, what fits, what does not, and what is refused."""
 
 import logging
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,19 @@ def test_a_file_that_holds_other_things_than_tensors_is_refused(content, tmp_pat
     assert "executed" not in capfd.readouterr().out
     with pytest.raises(DataError, match="no such file"):
         pretrained.read_file(tmp_path / "missing.pth")
+
+
+def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path):
+    torch.save({"weight": torch.zeros(10_000)}, tmp_path / "plain.pth")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pth") as plain,
+        zipfile.ZipFile(tmp_path / "small.pth", "w", zipfile.ZIP_DEFLATED) as small,
+    ):
+        for name in plain.namelist():
+            small.writestr(name, plain.read(name))
+    assert len(pretrained.read_file(tmp_path / "plain.pth")) == 1
+    with pytest.raises(DataError, match="is compressed, and unpacks to"):
+        pretrained.read_file(tmp_path / "small.pth")
 
 
 def test_a_failed_download_names_the_way_without_one(monkeypatch):
