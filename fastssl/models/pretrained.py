@@ -21,7 +21,8 @@ PREFIXES = ("module.", "_orig_mod.", "backbone.", "body.")
 INSIDE = ("ema", "state_dict", "model")  # where files keep the state dict
 SHOWN = 6  # names of tensors in a line
 STEM = "_conv_stem.weight"  # first in the files of efficientnet-pytorch and efficientnet-lite
-# Those networks were trained on (pixel - 127) / 128.
+# The lite networks were trained on (pixel - 127) / 128; the others have squeeze and excitation.
+SQUEEZE = "_blocks.0._se_reduce.weight"
 LITE_MEAN, LITE_STD = 127 / 255, 128 / 255
 
 Tensors = Mapping[str, Tensor]
@@ -91,7 +92,8 @@ def _bare(name: str) -> str:
 
 def normalization_of(tensors: Tensors) -> Normalization | None:
     """Return what the names in a file show about the images it was trained on, if anything."""
-    return Normalization([LITE_MEAN] * 3, [LITE_STD] * 3) if STEM in tensors else None
+    lite = STEM in tensors and SQUEEZE not in tensors
+    return Normalization([LITE_MEAN] * 3, [LITE_STD] * 3) if lite else None
 
 
 def download(model: str, size: tuple[int, int]) -> dict[str, Tensor]:

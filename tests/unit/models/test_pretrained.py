@@ -104,6 +104,14 @@ def test_a_file_that_holds_other_things_than_tensors_is_refused(content, tmp_pat
         pretrained.read_file(tmp_path / "missing.pth")
 
 
+def test_only_the_lite_networks_of_their_package_have_a_normalization_of_their_own():
+    lite = {pretrained.STEM: torch.zeros(1)}
+    assert pretrained.normalization_of(lite) == ([127 / 255] * 3, [128 / 255] * 3)
+    # efficientnet-pytorch: the mean and deviation of ImageNet, as timm states for these networks
+    assert pretrained.normalization_of({**lite, pretrained.SQUEEZE: torch.zeros(1)}) is None
+    assert pretrained.normalization_of({"conv1.weight": torch.zeros(1)}) is None
+
+
 def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path):
     torch.save({"weight": torch.zeros(10_000)}, tmp_path / "plain.pth")
     with (
