@@ -146,7 +146,10 @@ def _as_in_timm(model: nn.Module, tensors: Tensors) -> dict[str, Tensor]:
         return dict(zip(names, tensors.values(), strict=False))
     # timm's own translation: other names of the same model, position embeddings of another size.
     translate = getattr(module, "checkpoint_filter_fn", None)
-    return dict(translate(dict(tensors), body)) if translate else dict(tensors)
+    try:
+        return dict(translate(dict(tensors), body)) if translate else dict(tensors)
+    except Exception:  # it expects weights of this model, and may fail on others with any exception
+        return dict(tensors)
 
 
 def _own_names(model: nn.Module, own: Tensors, tensors: Tensors) -> dict[str, Tensor]:

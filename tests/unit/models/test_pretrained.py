@@ -89,6 +89,14 @@ def test_a_network_whose_own_names_have_a_prefix_takes_the_weights_of_its_runs()
         assert torch.equal(other.state_dict()[name], value), name
 
 
+@pytest.mark.parametrize("name", ["convnext_atto", "deit3_small_patch16_224"])
+def test_weights_of_another_model_are_refused_in_two_lines(name):
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    other = timm.create_model("vit_tiny_patch16_224", depth=1).state_dict()
+    with pytest.raises(ConfigError, match=r"of the .* tensors of this model"):
+        pretrained.load(build(f"timm:{name}", classes=2), other, "w.pth")
+
+
 class Code:
     def __reduce__(self):
         return print, ("executed",)
