@@ -24,6 +24,7 @@ LIBRARIES = ("timm", "torchvision")
 # Arguments that name files or addresses of weights. A name comes from the config.yaml of a run,
 # perhaps someone else's; weights come from `pretrained` alone.
 REFUSED = ("checkpoint_path", "cache_dir", "pretrained", "weights", "num_classes")
+SIDES = ("img_size", "image_size")  # arguments for the side of an input
 PREFIXES = [
     (
         "timm:NAME",
@@ -80,7 +81,10 @@ def parse(text: str) -> Reference | None:
         arguments = {str(one.arg): _value(one.value) for one in call.keywords}
         if any(key.startswith(REFUSED) for key in arguments):
             raise ValueError("weights and classes have settings of their own")
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        sides = [arguments[key] for key in SIDES if key in arguments]
+        if not all(isinstance(side, int) and side > 0 for side in sides):
+            raise ValueError("expected a number of pixels")
+    except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise ConfigError(
             f"{given[:80]!r} is no list of arguments for {library}:{name}",
             f"type {library}:{name}:KEY=VALUE,KEY=VALUE",
@@ -146,9 +150,14 @@ def body(
     make = _timm_body if reference.library == "timm" else _torchvision_body
     try:
         return make(reference, size, drop_path, pretrained)
-    except TypeError as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # what a network raises for a wrong argument differs
+        if pretrained and not isinstance(error, TypeError):
+            raise  # of the download
         raise ConfigError(
-            f"{reference.library}:{reference.name} cannot be built: {error}",
+            f"{reference.library}:{reference.name} cannot be built: {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}",
             "leave drop_path and the arguments out that it does not take",
         ) from error
 

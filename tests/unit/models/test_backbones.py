@@ -117,12 +117,15 @@ def test_arguments_follow_the_name():
     found = parse("timm:vit:patch_size=2,global_pool=avg,depths=(1,2)")
     assert found.arguments == {"patch_size": 2, "global_pool": "avg", "depths": (1, 2)}
     assert parse("wrn-28-2") is None and parse("file.py:build") is None
-    for given in ("open('x').read()", "3", "checkpoint_path=weights", "pretrained_cfg='x'"):
+    code = ("open('x').read()", "3", "checkpoint_path=weights", "pretrained_cfg='x'")
+    for given in (*code, "a={[]: 1}", "img_size=large", "img_size=0"):
         with pytest.raises(ConfigError, match="no list of arguments"):
             parse(f"timm:vit:{given}")
     pytest.importorskip("timm", reason="timm is not installed")
-    with pytest.raises(ConfigError, match="cannot be built"):
-        build("timm:resnet18:nothing=3", classes=3)
+    small = "vit_tiny_patch16_224:depth=1"
+    for name in ("resnet18:nothing=3", "resnet18:act_layer=none", f"{small},embed_dim=190"):
+        with pytest.raises(ConfigError, match="cannot be built"):
+            build(f"timm:{name}", classes=3)
 
 
 @pytest.mark.parametrize(
