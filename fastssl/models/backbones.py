@@ -188,6 +188,11 @@ def _torchvision_body(
     from torchvision.ops import StochasticDepth
 
     made = get_model(ref.name, weights="DEFAULT" if pretrained else None, **ref.arguments)
+    if hasattr(made, "aux_logits"):  # GoogLeNet and Inception return more than logits in training
+        made.aux_logits = False
+        for name in {"aux1", "aux2", "AuxLogits"} & dict(made.named_children()).keys():
+            setattr(made, name, None)
+        made.transform_input = True  # their weights expect it; torchvision sets it only with them
     # The rates of a network rise from block to block; the largest becomes drop_path.
     depths = [one for one in made.modules() if isinstance(one, StochasticDepth)]
     if drop_path and not depths:

@@ -76,6 +76,13 @@ def test_without_drop_path_a_network_draws_no_random_numbers(name):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.filterwarnings("ignore")  # of torchvision, about its own initial weights
+def test_auxiliary_classifiers_are_left_out():
+    model = build("torchvision:googlenet", classes=3, size=(32, 32)).train()
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 3)
+    assert model.body.transform_input and not [n for n, _ in model.named_modules() if "aux" in n]
+
+
 def test_drop_path_is_the_largest_rate_of_a_network_of_torchvision():
     model = build("torchvision:efficientnet_b0", classes=3, drop_path=0.4, size=(32, 32))
     rates = [one.p for one in model.modules() if type(one).__name__ == "StochasticDepth"]
