@@ -175,7 +175,7 @@ def rates(network: FrozenNetwork, store: Store, images: int, repetitions: int) -
     ours = measured["features"].median
     return make_record(
         "features",
-        {"model": network.name, "size": network.size[0], "batch": CPU_BATCH},
+        {"model": network.config.model, "size": network.size[0], "batch": CPU_BATCH},
         [case.row(name, "images/s", busy=round(case.busy, 2)) for name, case in measured.items()],
         {name: round(ours / case.median, 3) for name, case in measured.items()},
     )

@@ -99,12 +99,10 @@ def open_network(resolved: ResolvedConfig, store: Store) -> FrozenNetwork:
     load_weights(model, config, size)
     return FrozenNetwork(
         model.eval(),
-        config.model,
+        config,
         device,
         size,
         *normalization(config, store),
-        config.reader,
-        config.eval_batch,
     )
 
 
@@ -113,13 +111,11 @@ def network_of_run(model: Predictor) -> FrozenNetwork:
     config, expected = model.resolved.config, model.preprocessing
     return FrozenNetwork(
         model.model,
-        config.model,
+        config,
         model.device,
         expected.size,
         expected.mean,
         expected.std,
-        config.reader,
-        config.eval_batch,
     )
 
 

@@ -25,6 +25,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fastssl import plugins
+from fastssl.config.schema import RunConfig
 from fastssl.engine.devices import Device
 from fastssl.engine.signals import Stop
 from fastssl.errors import DataError, writing
@@ -52,13 +54,11 @@ class FrozenNetwork:
     """A network in eval mode and the preprocessing of its images."""
 
     model: nn.Module
-    name: str
+    config: RunConfig
     device: Device
     size: tuple[int, int]  # height and width of an input
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    reader: str = "auto"
-    batch: int = 256
 
     @property
     def width(self) -> int:
@@ -67,8 +67,10 @@ class FrozenNetwork:
 
     def key(self, store: Store) -> str:
         """Return a name that changes with all that decides the features of a store's images."""
-        about = [store.fingerprint, self.name, self.size, self.mean, self.std]
-        checksum = hashlib.sha256(json.dumps([*about, self.device.precision]).encode())
+        config = self.config
+        network = [config.model, config.variant, plugins.file_hashes({"model": config.model})]
+        about = [store.fingerprint, network, self.size, self.mean, self.std, self.device.precision]
+        checksum = hashlib.sha256(json.dumps(about).encode())
         for name, tensor in self.model.state_dict().items():
             if name.split(".")[0] not in ("classifier", "heads"):
                 data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -158,7 +160,9 @@ def _batches(network: FrozenNetwork, store: Store, done: int) -> Iterator[npt.ND
     `done` is the end of a batch. Images are decoded in a thread while the model computes.
     """
     device = network.device
-    size = network.batch if device.device.type != "cpu" else min(network.batch, CPU_BATCH)
+    size = network.config.eval_batch
+    if device.device.type == "cpu":
+        size = min(size, CPU_BATCH)
     for split, info in store.splits.items():
         left, done = np.arange(min(done, info.count), info.count), max(done - info.count, 0)
         with EvaluationBatches(
@@ -191,8 +195,9 @@ def _batches(network: FrozenNetwork, store: Store, done: int) -> Iterator[npt.ND
 
 def _reader(network: FrozenNetwork, store: Store, split: str) -> str:
     """Return the reader: one that streams, because every image is needed only once."""
+    wanted = network.config.reader
     streamed = store.splits[split].encoding != "raw" and streaming(store)
-    return streamed[0] if streamed and network.reader == "auto" else network.reader
+    return streamed[0] if streamed and wanted == "auto" else wanted
 
 
 @torch.inference_mode()
@@ -201,6 +206,7 @@ def _forward(network: FrozenNetwork, images: Tensor) -> npt.NDArray[np.float32]:
         found = features_of(network.model, images).float().cpu().numpy()
     if not np.isfinite(found).all():
         raise DataError(
-            f"{network.name} gives features that are not finite numbers", "use other weights"
+            f"{network.config.model} gives features that are not finite numbers",
+            "use other weights",
         )
     return found

@@ -126,12 +126,10 @@ def network_of(run: Run) -> FrozenNetwork:
     warn_of_random_weights(config)
     return FrozenNetwork(
         learner.model.eval(),
-        config.model,
+        config,
         learner.device,
         data.size,
         *normalization(config, data.store),
-        config.reader,
-        config.eval_batch,
     )
 
 

@@ -80,9 +80,33 @@ def test_the_key_changes_with_size_and_normalization(store):
         one.key(store),
         replace(one, size=(12, 12)).key(store),
         replace(one, mean=(0.0, 0.0, 0.0)).key(store),
-        replace(one, name="other").key(store),
+        replace(one, config=one.config.model_copy(update={"model": "other"})).key(store),
+        replace(one, config=one.config.model_copy(update={"variant": "google"})).key(store),
     }
-    assert len(keys) == 4
+    assert len(keys) == 5
+
+
+NETWORK = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body, self.classifier = nn.Conv2d(3, 4, 3), nn.Linear(4, classes)
+
+    def forward(self, x, heads=False):
+        features = self.body(x).ACTIVATION().mean((2, 3))
+        logits = self.classifier(features)
+        return {"logits": logits, "features": features} if heads else logits
+"""
+
+
+def test_the_key_changes_with_the_code_of_a_network_that_has_the_same_weights(store, tmp_path):
+    keys = set()
+    for activation in ("relu", "tanh"):
+        (tmp_path / "net.py").write_text(NETWORK.replace("ACTIVATION", activation))
+        keys.add(backbone(store, model=f"{tmp_path}/net.py:Net").key(store))
+    assert len(keys) == 2
 
 
 def interrupted_after(monkeypatch, rows, error):
