@@ -154,17 +154,19 @@ def test_rows_that_no_record_vouches_for_are_computed_again(store, monkeypatch):
 
 
 KILLED = """
-import sys, time
+import sys
 from fastssl.probing import features
 from tests.unit.probing.test_features import backbone
 from pipelines.store.store import open_store
 store = open_store(sys.argv[1])
-original, features.EVERY = features._forward, 0.0
-def slow(*given):
-    time.sleep(0.02)
-    print("batch", flush=True)
+original, features.EVERY, calls = features._forward, 0.0, []
+def forward(*given):
+    calls.append(given)
+    if len(calls) == 8:
+        print("eighth batch", flush=True)
+        sys.stdin.read()  # until the signal was sent
     return original(*given)
-features._forward = slow
+features._forward = forward
 features.compute_features(backbone(store), store)
 """
 
@@ -172,18 +174,21 @@ features.compute_features(backbone(store), store)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_pass_goes_on(store, number, monkeypatch):
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(store.path)], stdout=subprocess.PIPE, env=os.environ
+        [sys.executable, "-c", KILLED, str(store.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ,
     )
-    for _ in range(8):
-        assert process.stdout.readline() == b"batch\n"
+    assert process.stdout.readline() == b"eighth batch\n"
     process.send_signal(number)
     process.communicate()
     assert process.returncode == (-9 if number == signal.SIGKILL else 143)
     (record,) = (store.path / "features").glob("*.json")
-    assert json.loads(record.read_text())["rows"] >= 6 * 32
+    rows = 7 * 32 if number == signal.SIGKILL else 8 * 32
+    assert json.loads(record.read_text())["rows"] == rows
     counted = interrupted_after(monkeypatch, 10**9, None)
     found = {k: np.array(v) for k, v in compute_features(backbone(store), store).items()}
-    assert sum(counted) <= 1797 - 6 * 32
+    assert sum(counted) == 1797 - rows
     shutil.rmtree(store.path / "features")
     for name, rows in compute_features(backbone(store), store).items():
         assert np.array_equal(found[name], rows)
