@@ -62,6 +62,7 @@ def choose(
             found, seed = find_store(resolved), resolved.config.seed
             network = open_network(resolved, found)
             open_images = np.flatnonzero(found.labels("train") < 0)
+        to_label.check_out(found, out)
         total = checked_count(found, len(open_images), count, per_class)
         space = Space.of(compute_features(network, found)["train"])
         if run is not None:

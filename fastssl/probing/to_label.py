@@ -19,7 +19,7 @@ from fastssl.inference.contact_sheet import render, thumbnail
 from fastssl.probing.graph import Indices
 from pipelines.files import open_atomic, write_atomic
 from pipelines.store.store import Store
-from pipelines.text import for_csv
+from pipelines.text import for_csv, from_csv
 
 FORMATS = ("csv", "labelstudio")
 TEMPLATE = Path(__file__).with_suffix(".html")
@@ -30,6 +30,26 @@ def check_format(form: str) -> None:
     """Raise if there is no such format."""
     if form not in FORMATS:
         raise ConfigError(f"there is no format {form!r}", f"use --format {' or '.join(FORMATS)}")
+
+
+def check_out(store: Store, out: Path) -> None:
+    """Raise if what would be overwritten are labels that the store does not have."""
+    if out.suffix == ".html":
+        raise ConfigError(f"{out} is the name of the sheet", "end --out in .csv or .json")
+    if out.suffix != ".csv" or not out.is_file():
+        return
+    paths, labels = store.source_paths("train"), store.labels("train")
+    known = {paths[index] for index in np.flatnonzero(labels >= 0)}
+    try:
+        with out.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            filled = {from_csv(row[0]) for row in csv.reader(file) if len(row) > 1 and row[1]}
+    except (OSError, csv.Error) as error:
+        raise ConfigError(f"{out} cannot be read: {error}", "take another --out") from error
+    if found := len(filled - known - {"path"}):
+        raise ConfigError(
+            f"{out} has {found:,} labels that {store.path} has not",
+            "convert the images with --labels FILE first, or take another --out",
+        )
 
 
 def write(store: Store, chosen: Indices, out: Path, form: str) -> None:

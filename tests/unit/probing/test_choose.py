@@ -101,6 +101,9 @@ def test_from_unlabeled_images_to_a_probe(photos, tmp_path):
     filled = [rows[0], *([path, true_label(path)] for path, _ in rows[1:])]
     with out.open("w", newline="") as file:
         csv.writer(file).writerows(filled)
+    with pytest.raises(ConfigError, match=r"has 6 labels that .* has not"):
+        fastssl.choose(photos.parent / "store", 3, out=out, **SETTINGS)
+    assert read_csv(out) == filled
     store = fastssl.convert(photos, tmp_path / "store", labels=out, test_fraction=0, progress=False)
     names = [store.class_names[one] for one in store.labels("train")[:6]]
     assert names == [true_label(path) for path in store.source_paths("train")[:6]]
@@ -111,9 +114,9 @@ def test_from_unlabeled_images_to_a_probe(photos, tmp_path):
     paths = [str(path) for path in sorted(photos.iterdir())]
     hits = [one.label == true_label(path) for one, path in zip(predict(paths), paths, strict=True)]
     assert np.mean(hits) > 0.9
-    again = fastssl.choose(tmp_path / "store", 3, out=tmp_path / "b.csv", run=tmp_path / "run")
+    again = fastssl.choose(tmp_path / "store", 3, out=out, run=tmp_path / "run")
     assert again["images"] == 3
-    rows = read_csv(tmp_path / "b.csv")
+    rows = read_csv(out)
     assert [label for _, label in rows[1:4]] == [""] * 3 and all(row[1] for row in rows[4:])
     assert not {row[0] for row in rows[1:4]} & {row[0] for row in filled}
     assert len(rows) == 1 + 3 + 6
@@ -194,6 +197,8 @@ def test_impossible_numbers_are_refused(photos, data, tmp_path):
         fastssl.choose("digits", 1, out=tmp_path / "a.csv", per_class=True, **SETTINGS)
     with pytest.raises(ConfigError, match="format"):
         fastssl.choose(store, 4, out=tmp_path / "a.csv", form="xml", **SETTINGS)
+    with pytest.raises(ConfigError, match="the name of the sheet"):
+        fastssl.choose(store, 4, out=tmp_path / "a.html", **SETTINGS)
     assert not os.listdir(tmp_path)
 
 
