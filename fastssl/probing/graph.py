@@ -36,7 +36,7 @@ class Space:
     @classmethod
     def of(cls, rows: Floats) -> Space:
         """Measure features [N, F], a part of them at a time."""
-        parts = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
+        parts = [rows[part] for part in _parts(rows)]
         mean = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / len(rows)
         squares = sum(np.square(part - mean).sum(axis=0) for part in parts)
         std = np.sqrt(squares / len(rows))
@@ -44,13 +44,18 @@ class Space:
 
     def standardized(self, rows: Floats) -> Floats:
         """Return features [n, F] with mean 0 and deviation 1 over the training images."""
-        return ((rows - self.mean) / self.std).astype(np.float32)
+        found = np.empty(rows.shape, np.float32)
+        for part in _parts(rows):  # the differences are float64
+            found[part] = (rows[part] - self.mean) / self.std
+        return found
 
     def unit(self, rows: Floats) -> Floats:
         """Return standardized features of length 1: their products are cosines."""
         found = self.standardized(rows)
-        length = np.linalg.norm(found, axis=1, keepdims=True)
-        return np.asarray(found / np.maximum(length, 1e-12))
+        for part in _parts(found):
+            length = np.linalg.norm(found[part], axis=1, keepdims=True)
+            found[part] /= np.maximum(length, 1e-12)
+        return found
 
     def clusters(self, count: int, seed: int, indices: Indices | None = None) -> tuple[Any, Any]:
         """Return the centers [count, F] of k-means and the cluster of each image."""
@@ -60,9 +65,12 @@ class Space:
         sample = np.random.default_rng(seed).permutation(chosen)[:SAMPLE]
         kind = KMeans if len(sample) <= FEW else MiniBatchKMeans
         fitted = kind(count, n_init=3, random_state=seed).fit(self.unit(self.rows[np.sort(sample)]))
-        parts = [chosen[start : start + CHUNK] for start in range(0, len(chosen), CHUNK)]
-        labels = [fitted.predict(self.unit(self.rows[part])) for part in parts]
+        labels = [fitted.predict(self.unit(self.rows[chosen[part]])) for part in _parts(chosen)]
         return fitted.cluster_centers_, np.concatenate(labels)
+
+
+def _parts(rows: npt.NDArray[Any]) -> list[slice]:
+    return [slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK)]
 
 
 def nearest(known: Floats, queries: Floats, count: int) -> tuple[Indices, Floats]:

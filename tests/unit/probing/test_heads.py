@@ -1,5 +1,7 @@
 """Heads on features: against closed forms, and their choice by cross-validation."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -38,6 +40,19 @@ def test_spreading_equals_its_closed_form():
     normal = graph.normalized(sparse.csr_array(weights))
     found = graph.spread(normal, labeled, labels, 3)
     np.testing.assert_allclose(found, exact, atol=1e-4)
+
+
+def test_unit_features_take_little_more_memory_than_the_result():
+    rows = np.random.default_rng(0).normal(size=(10 * graph.CHUNK, 16)).astype(np.float32)
+    space = Space.of(rows)
+    tracemalloc.start()
+    found = space.unit(rows)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * found.nbytes
+    plain = (rows.astype(np.float64) - rows.mean(axis=0, dtype=np.float64)) / rows.std(axis=0)
+    expected = plain / np.linalg.norm(plain, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 def test_the_graph_holds_the_nearest_neighbors_by_cosine_and_no_loops():
