@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from fastssl import models
 from fastssl.algorithms.base import StepOutput
 from fastssl.config.schema import RunConfig
 from fastssl.engine import accumulate, checkpoint, optim
@@ -44,7 +45,7 @@ def train_step(learner: Learner, batch: Batch, step: int) -> StepOutput:
     """Run one optimizer step and return what the algorithm's step function returned."""
     config = learner.resolved.config
     optim.set_learning_rate(learner.optimizer, optim.learning_rate(config, step))
-    if config.drop_path:
+    if models.may_draw(config.model):
         optim.reseed(config.seed, step, learner.ranks.rank)
     # A tensor that is filled in place: a new Python number would recompile a compiled step.
     learner.fraction.fill_(step / config.steps)

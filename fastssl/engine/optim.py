@@ -89,7 +89,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def reseed(seed: int, step: int, rank: int) -> None:
     """Seed torch's global generator for one step, so that a resumed run draws the same numbers.
 
-    Networks of timm draw from it in drop_path; nothing else in a step does.
+    Networks of others draw from it in drop_path and dropout; nothing else in a step does.
     """
     mixed = np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)
     torch.manual_seed(int(mixed[0]))

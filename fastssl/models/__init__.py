@@ -67,6 +67,11 @@ def check(name: str) -> None:
         parse(name)
 
 
+def may_draw(name: str) -> bool:
+    """Return True if a network may draw random numbers in a step: any but those of our own."""
+    return not name.startswith(("wrn-", "resnet50"))
+
+
 def own_inputs(name: str) -> backbones.Inputs | None:
     """Return what the published weights of a network expect; None for networks without any."""
     reference = backbones.parse(name)

@@ -223,7 +223,7 @@ def build(
     check(reference)
     size = size or own_inputs(reference).size
     made = body(reference, size, drop_path)
-    # What a network draws beside drop_path would differ after a resume: see optim.reseed.
+    # Some networks have dropout by default; here drop_path alone says what is dropped.
     for module in made.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

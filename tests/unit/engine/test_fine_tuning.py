@@ -244,7 +244,28 @@ def test_a_killed_run_with_stochastic_depth_is_the_uninterrupted_one(data, tmp_p
         assert not torch.equal(other["classifier.weight"], with_it["classifier.weight"])
 
 
-def test_without_drop_path_nothing_is_reseeded(data):
+DROPOUT = """
+from torch import nn
+
+def build(classes):
+    layers = [nn.Flatten(), nn.Linear(3 * 16 * 16, 8), nn.Dropout(0.5), nn.Linear(8, classes)]
+    return nn.Sequential(*layers)
+"""
+
+
+def test_a_step_of_a_network_with_dropout_does_not_depend_on_the_steps_before(data, tmp_path):
+    (tmp_path / "net.py").write_text(DROPOUT)
+    gradients = []
+    for draws in (0, 7):  # as in the uninterrupted run, and as after a resume
+        learner, feed = made(f"model={tmp_path / 'net.py'}:build")
+        torch.rand(draws)
+        trained_steps(learner, feed, steps=1)
+        gradients.append([p.grad.clone() for p in learner.model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_nothing_is_reseeded_for_a_network_of_our_own(data):
     learner, feed = made()
     torch.manual_seed(5)
     expected = torch.rand(3)
