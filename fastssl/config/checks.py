@@ -34,6 +34,8 @@ class CheckedKeys(BaseModel):
         expected = str(cls.model_fields[info.field_name or ""].annotation)
         if value is False and "'off'" in expected:  # YAML reads off as False
             return "off"
+        if value == "none" and ("None" in expected or "Optional" in expected):
+            return None  # which the manual calls none, and YAML null
         if isinstance(value, bool) and "bool" not in expected:
             raise ValueError(f"{info.field_name} is {str(value).lower()}; expected another value")
         return value

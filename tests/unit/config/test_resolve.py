@@ -26,6 +26,15 @@ def test_every_key_has_a_sentence():
     assert all(row["what"] for row in configuration(load("digits")))
 
 
+def test_none_can_be_typed_as_the_manual_writes_it():
+    shown = {row["key"] for row in configuration(load("digits")) if row["value"] is None}
+    keys = {*shown & RunConfig.model_fields.keys(), "bn_momentum", "mean", "std"}
+    assert {"store", "pretrained", "image_size"} < keys
+    config = load("digits", [f"{key}=none" for key in keys]).config
+    assert {key: getattr(config, key) for key in keys} == dict.fromkeys(keys)
+    assert load("digits", ["freeze=none"]).config.freeze == "none"
+
+
 def test_all_mistakes_are_reported_at_once_with_the_nearest_name():
     with pytest.raises(ConfigError) as caught:
         load("digits", ["bach=3", "steps=0", "seed=zero", "algo.treshold=0.9", "model=wrn-11-2"])
