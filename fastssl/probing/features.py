@@ -29,7 +29,7 @@ from fastssl import plugins
 from fastssl.config.schema import RunConfig
 from fastssl.engine.devices import Device
 from fastssl.engine.signals import Stop
-from fastssl.errors import DataError, writing
+from fastssl.errors import ConfigError, DataError, writing
 from fastssl.models.classifier import classifier_of, features_of
 from fastssl.tracking.progress_bar import Progress
 from pipelines.errors import UserError
@@ -204,6 +204,12 @@ def _reader(network: FrozenNetwork, store: Store, split: str) -> str:
 def _forward(network: FrozenNetwork, images: Tensor) -> npt.NDArray[np.float32]:
     with network.device.autocast():
         found = features_of(network.model, images).float().cpu().numpy()
+    if found.shape != (len(images), network.width):
+        raise ConfigError(
+            f"{network.config.model} has {found.shape[1:]} features of an image, and a classifier "
+            f"of {network.width}",
+            "let forward(x, heads=True) return as `features` what goes into `classifier`",
+        )
     if not np.isfinite(found).all():
         raise DataError(
             f"{network.config.model} gives features that are not finite numbers",

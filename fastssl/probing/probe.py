@@ -123,6 +123,11 @@ def network_of(run: Run) -> FrozenNetwork:
     """Return the network of a run and the preprocessing of its evaluations."""
     learner, data = run
     config = learner.resolved.config
+    if classifier_of(learner.model, "probe").bias is None:
+        raise ConfigError(
+            f"the classifier of {config.model} has no bias, which a probe fits",
+            "build its Linear layer with bias=True",
+        )
     warn_of_random_weights(config)
     return FrozenNetwork(
         learner.model.eval(),

@@ -145,6 +145,33 @@ def test_mistakes_are_two_lines(data, tmp_path, probed):
     assert not (tmp_path / "x").exists()
 
 
+NETWORK = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body, self.between = nn.Conv2d(3, 8, 3), nn.Linear(8, 4)
+        self.classifier = nn.Linear(4, classes, bias=BIAS)
+
+    def forward(self, x, heads=False):
+        features = self.body(x).mean((2, 3))
+        logits = self.classifier(self.between(features))
+        return {"logits": logits, "features": features} if heads else logits
+"""
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"), [("True", r"\(8,\) features .* of 4"), ("False", "has no bias")]
+)
+def test_a_network_whose_classifier_cannot_be_fitted_is_refused(data, tmp_path, bias, message):
+    (tmp_path / "net.py").write_text(NETWORK.replace("BIAS", bias))
+    given = {**SETTINGS, "model": f"{tmp_path / 'net.py'}:Net"}
+    with pytest.raises(ConfigError, match=message):
+        fastssl.probe("digits", out=tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_store_without_labels_is_refused(tmp_path):
     from PIL import Image
 
