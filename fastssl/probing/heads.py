@@ -24,7 +24,9 @@ MOST = 1_000  # labeled images in a cross-validation
 MOST_DISTILLED = 20_000  # images that a linear classifier is fitted to
 DISTILLED_C = 0.01  # inverse strength of the penalty then
 SMALL = 5_000  # images up to which a fit in one thread is faster
-NEVER = -1000.0  # logit of a class without a labeled image
+# Logit of a class without a labeled image. The largest logit is above 0, so its probability is
+# below 1e-12; at -1000 a training from these weights, with labels of the class, would diverge.
+NEVER = -30.0
 
 
 class Query(NamedTuple):

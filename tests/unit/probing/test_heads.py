@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 
 from fastssl.probing import graph, heads
@@ -113,6 +114,23 @@ def test_a_class_without_a_label_is_never_predicted():
         found = build(task, settings[0])(Query(rows))
         assert found.shape == (60, 3) and found[:, 1].max() < 1e-9, name
         np.testing.assert_allclose(found.sum(axis=1), 1)
+
+
+def test_a_class_that_gets_its_first_labels_later_can_be_learned():
+    rows, truth = blobs()
+    task = task_of(rows, truth, np.flatnonzero(truth != 1))
+    fitted = heads.fit_linear(task, 1.0, task.rows, task.labels)
+    layer = torch.nn.Linear(8, 3)
+    with torch.no_grad():
+        for own, value in zip(layer.parameters(), fitted.unfolded(task.space), strict=True):
+            own.copy_(torch.from_numpy(value))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    images, labels = torch.from_numpy(rows), torch.from_numpy(truth)
+    for _ in range(30):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(layer(images), labels).backward()
+        optimizer.step()
+    assert (layer(images).argmax(dim=1) == labels)[labels == 1].double().mean() > 0.8
 
 
 def test_knn_takes_the_label_of_the_nearest_image_by_cosine():
