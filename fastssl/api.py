@@ -197,8 +197,9 @@ def label(run: Place, store: Place, out: Place, **options: Any) -> dict[str, Any
     ('pseudo.csv', True)
     """
     from fastssl.inference.label import label as run_label
+    from fastssl.probing.probe import refit
 
-    return run_label(Path(run), os.fspath(store), Path(out), **options)
+    return run_label(Path(run), os.fspath(store), Path(out), refit=refit, **options)
 
 
 @speaks_python

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+import fastssl
 from pipelines.convert import Options, convert
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.store.store import Store, open_store
@@ -50,3 +51,12 @@ def make_store(
     )
     convert(source, path, Options(formats=formats, quality=quality, workers=1))
     return open_store(path)
+
+
+def digits_without_test(folder: Path) -> Store:
+    """Write the training images of the digits as a store that has no test images."""
+    digits = open_store(folder.parent / "digits")
+    file = folder.with_suffix(".npz")
+    images = [digits.image("train", index) for index in range(digits.splits["train"].count)]
+    np.savez(file, images=np.stack(images), labels=digits.labels("train"))
+    return fastssl.convert(file, folder, test_fraction=0, progress=False)

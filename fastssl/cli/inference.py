@@ -139,6 +139,9 @@ def label(
     min_confidence: Annotated[float, typer.Option(help="Leave out lower confidences.")] = 0.0,
     trusted: Annotated[bool, typer.Option("--trusted", help="Only trusted images.")] = False,
     given: Annotated[bool, typer.Option("--given", help="Include the labels you gave.")] = False,
+    cross_fit: Annotated[
+        int | None, typer.Option(help="Train this many models to estimate the precision.")
+    ] = None,
     checkpoint: Checkpoint = "best",
     device: Device = None,
     trust_code: TrustCode = False,
@@ -146,18 +149,21 @@ def label(
 ) -> None:
     """Write pseudo-labels of unlabeled images, to review and convert again."""
     from fastssl.inference.label import label as work
+    from fastssl.probing.probe import refit
     from fastssl.tracking.tables import show
 
     done = work(
         run,
         store,
         out,
+        refit=refit,
         checkpoint=checkpoint,
         sheet=sheet or out.with_suffix(".html"),
         floor=floor,
         min_confidence=min_confidence,
         trusted_only=trusted,
         given=given,
+        cross_fit=cross_fit,
         device=device,
         trust_code=trust_code,
     )

@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from fastssl.errors import ConfigError
 from fastssl.inference.contact_sheet import check_name, write_sheet
-from fastssl.inference.precision import POOR, Precision, estimate_precision
+from fastssl.inference.cross_fit import Retrain, expected_precision
+from fastssl.inference.precision import POOR, Precision
 from fastssl.inference.prediction_files import open_out
 from fastssl.inference.predictor import Predictor
 from fastssl.inference.pseudo_label import FLOOR, PseudoLabels, pseudo_label
@@ -41,16 +42,21 @@ def label(
     store: str,
     out: Path,
     *,
+    refit: Retrain,
     checkpoint: str = "best",
     sheet: Path | None = None,
     floor: float = FLOOR,
     min_confidence: float = 0.0,
     trusted_only: bool = False,
     given: bool = False,
+    cross_fit: int | None = None,
     device: str | None = None,
     trust_code: bool = False,
 ) -> dict[str, Any]:
-    """Write pseudo-labels and, if `sheet` is given, a contact sheet; return counts and files."""
+    """Write pseudo-labels and, if `sheet` is given, a contact sheet; return counts and files.
+
+    `refit` fits the classifier of a probe again, see `expected_precision`.
+    """
     if not 0 <= min_confidence <= 1:
         raise ConfigError(f"min_confidence is {min_confidence}", "give a number from 0 to 1")
     if sheet is not None:
@@ -58,7 +64,7 @@ def label(
     model = Predictor(run, checkpoint, device, trust_code=trust_code)
     found = ensure_store(store)
     pseudo_labels = pseudo_label(model, found, floor)
-    precision = estimate_precision(model, found, pseudo_labels.thresholds, pseudo_labels.trusted)
+    precision = expected_precision(model, pseudo_labels, floor, cross_fit, refit)
     kept = pseudo_labels.confidence >= min_confidence
     if trusted_only:
         kept &= pseudo_labels.trusted

@@ -1,7 +1,8 @@
 """How many trusted pseudo-labels are right: an interval from images whose labels are held out.
 
 The labels that a run was trained on say nothing about this: the model was fitted to them. The
-estimate uses the validation images of the run or, if it has none, labeled test images. Both are
+estimate uses the validation images of the run or, if it has none, labeled test images; without
+either, `cross_fit` withholds labels from further models. Validation and test images are
 new to the model; what the unlabeled images have in common with them is an assumption that no
 number can replace, and the text of the result names it.
 
@@ -27,6 +28,8 @@ from pipelines.store.store import Store
 
 LEVEL = 0.95  # of the interval
 POOR = 0.8  # a lower end below this is warned about
+NO_LABEL = "no image with a held-out label: the run has no validation and the store no test set"
+NONE_TRUSTED = "no image is trusted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,17 @@ class Precision:
     right: int  # of those, how many are predicted correctly
     accuracy: float  # on all held-out images, trusted or not
     name: str  # of the held-out images
+    models: int = 1  # more if the labels were withheld from one model each, see `cross_fit`
 
     def __str__(self) -> str:
+        of, like = f"of {self.held_out:,} held-out {self.name} images", f"{self.name} images"
+        if self.models > 1:
+            of = f"cross-fitted over {self.models} models on {self.held_out:,} labels, of which"
+            like = "labeled ones; the run learned from more labels than these models"
         return (
-            f"{100 * self.low:.1f} % to {100 * self.high:.1f} % (of {self.held_out:,} held-out "
-            f"{self.name} images {self.trusted:,} reach the thresholds, {self.right:,} of them "
-            f"right; it holds if the unlabeled images are like the {self.name} images)"
+            f"{100 * self.low:.1f} % to {100 * self.high:.1f} % ({of} {self.trusted:,} reach the "
+            f"thresholds, {self.right:,} of them right; it holds if the unlabeled images are like "
+            f"the {like})"
         )
 
 
@@ -90,9 +98,9 @@ def estimate_precision(
         return "the store of the run is gone, so any of the test images may have been trained on"
     held = held_out_images(model, store)
     if held is None or not len(held.indices):
-        return "no image with a held-out label: the run has no validation and the store no test set"
+        return NO_LABEL
     if not trusted.any():
-        return "no image is trusted"
+        return NONE_TRUSTED
     logits = np.concatenate(list(model.store(store, held.split, held.indices)))
     probability = probabilities(logits)
     predicted, confidence = probability.argmax(axis=1), probability.max(axis=1)

@@ -98,7 +98,7 @@ class Predictor:
         *,
         trust_code: bool = False,
     ) -> None:
-        self.run, self.which = Path(run), which
+        self.run, self.which, self.trusts_code = Path(run), which, trust_code
         self.resolved, self.content = open_run(self.run, which, trust_code=trust_code)
         self.device = device_for(self.resolved, device)
         self.classes: list[str] = list(self.content["classes"])

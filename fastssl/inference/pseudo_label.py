@@ -51,11 +51,17 @@ class PseudoLabels:
         return rows
 
 
-def pseudo_label(model: Predictor, store: Store, floor: float = FLOOR) -> PseudoLabels:
-    """Return the model's predictions for every unlabeled image of a store."""
+def pseudo_label(
+    model: Predictor,
+    store: Store,
+    floor: float = FLOOR,
+    among: npt.NDArray[np.int64] | None = None,
+) -> PseudoLabels:
+    """Return the model's predictions for the unlabeled images of a store, or those `among` some."""
     thresholds = class_thresholds(model, floor)
     match_labels(model, store, "train")  # refuses classes that the model does not know
     indices = unlabeled(model, store)
+    indices = indices if among is None else np.intersect1d(indices, among)
     if not len(indices):
         raise DataError(
             f"{store.path} has no unlabeled image",

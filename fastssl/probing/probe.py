@@ -59,8 +59,19 @@ def probe(
     trust_code: bool = False,
 ) -> dict[str, Any]:
     """Fit classifiers to frozen features, write the best as a run, and return the table."""
+    return fit_probe(configure(store, overrides, trust_code=trust_code), out)
+
+
+def refit(resolved: ResolvedConfig, folder: Path) -> None:
+    """Make the run of a probe from its configuration; what an interrupted one left is replaced."""
+    fit_probe(resolved, folder, replace=True)
+
+
+def fit_probe(
+    resolved: ResolvedConfig, out: Path | None, *, replace: bool = False
+) -> dict[str, Any]:
+    """Fit classifiers to frozen features, write the best as a run, and return the table."""
     began = time.monotonic()
-    resolved = configure(store, overrides, trust_code=trust_code)
     with process_group.joined() as group, messages(quiet=group.ranks.rank != 0):
         if group.ranks.world > 1:
             raise ConfigError("a probe runs in one process", "type fastssl probe without torchrun")
@@ -68,9 +79,9 @@ def probe(
         found = find_store(resolved)
         split = checked_split(resolved, found)
         folder = RunFolder(out or default_folder(resolved, found))
-        if folder.path.is_dir() and any(folder.path.iterdir()):
+        if not replace and folder.path.is_dir() and any(folder.path.iterdir()):
             raise ConfigError(f"{folder.path} is not empty", "take another --out")
-        folder.claim(resume=False)
+        folder.claim(resume=replace)
         try:
             run = assemble(resolved, device, store=found)
             rows = compute_features(network_of(run), found)
@@ -80,7 +91,7 @@ def probe(
             seconds = time.monotonic() - began
             table = [as_row(one, len(split.labeled)) for one in outcomes]
             write_run(run, folder, linear, task, outcomes[-1].metrics, seconds)
-            write_json(folder.path / "probe.json", {"heads": table, "note": note})
+            write_json(folder.probe, {"heads": table, "note": note})
         finally:
             folder.release()
     return {"run": str(folder.path), "heads": table, "note": note, "seconds": round(seconds, 3)}

@@ -17,8 +17,9 @@ from fastssl.config.resolve import flatten, saved_values
 from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import DataError
 from fastssl.report.records import MetricsLine, Summary, number
-from fastssl.sweep.cell_state import COMPLETE, is_locked, read_cells, read_json, read_summary
+from fastssl.sweep.cell_state import is_locked, read_cells, read_json, read_summary
 from fastssl.tracking.metrics import read_lines
+from fastssl.tracking.run_dir import COMPLETE
 from pipelines.datasets import DATASETS
 from pipelines.text import for_terminal
 

@@ -12,14 +12,13 @@ from fastssl.config.resolve import flatten, saved_values
 from fastssl.config.schema import RunConfig, keys_that_may_differ
 from fastssl.errors import DataError
 from fastssl.sweep.grid import Cell, format_value
-from fastssl.tracking.run_dir import LOCK, RunFolder
+from fastssl.tracking.run_dir import COMPLETE, LOCK, RunFolder
 from pipelines import files
 from pipelines.datasets import DATASETS
 from pipelines.store.store import Store, default_place, open_store
 
 SWEEP_FILE = "sweep.json"  # the cells of a sweep and their exit codes; `fastssl report` reads it
 LARGEST = 2**22  # bytes of a JSON file; the names of 20,000 classes take a quarter of it
-COMPLETE = ("finished", "out of time")  # the `status` of a run that needs no more training
 
 
 class SweepCell(BaseModel):

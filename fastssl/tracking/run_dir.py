@@ -12,6 +12,7 @@ from fastssl.errors import RESUME, ConfigError, DataError, ResourceError, writin
 from pipelines.files import Lock, read_json, write_atomic
 
 LOCK = ".lock"
+COMPLETE = ("finished", "out of time")  # the `status` of a run that needs no more training
 EARLY = {"code", "environment.json", ".environment.json.new", ".config.yaml.new"}
 
 
@@ -27,6 +28,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.summary = path / "summary.json"
         self.log = path / "log.txt"
+        self.probe = path / "probe.json"  # only of a run that `probe` made
         self.code = path / "code"
         self.training = False  # whether this process is training the run
         self._made = False

@@ -133,6 +133,18 @@ def test_a_run_with_code_of_ones_own_is_evaluated_without_its_algorithm(place: P
     assert fastssl.load(run).resolved.algorithm.name == "half"
 
 
+def test_cross_fitting_trains_with_code_only_if_it_is_trusted(place: Path, tmp_path: Path) -> None:
+    run = train(place, "run", algorithm="half.py", labels=20, batch=4)
+    (place / "half.py").unlink()  # the run keeps a copy
+    about = {"cross_fit": 2, "floor": 0.01}
+    with pytest.raises(ConfigError, match="names code"):
+        fastssl.label(run, place / "data" / "digits", tmp_path / "p.csv", **about)
+    assert not (run / "cross-fit").exists()
+    store, out = place / "data" / "digits", tmp_path / "p.csv"
+    done = fastssl.label(run, store, out, trust_code=True, **about)
+    assert done["precision"]["models"] == 2
+
+
 @pytest.mark.parametrize("how", ["link", "copy", "below", "renamed", "bare", "linked folder"])
 def test_no_detour_leads_around_the_rule(place: Path, tmp_path: Path, how: str) -> None:
     run = train(place, "run", model="wrn-10-1")

@@ -12,9 +12,11 @@ from fastssl.config.resolve import load
 from fastssl.engine.build_data import find_store, make_data
 from fastssl.errors import ConfigError, DataError
 from fastssl.inference.predictor import Predictor
+from fastssl.inference.pseudo_label import pseudo_label
 from fastssl.probing.choose import network_of_run
 from fastssl.probing.features import compute_features
 from pipelines.store.store import open_store
+from tests.small_stores import digits_without_test
 
 SETTINGS = {"model": "wrn-10-1", "threads": 1, "loader_threads": 1, "tensorboard": False}
 
@@ -194,3 +196,23 @@ def test_an_interrupted_probe_leaves_no_run_and_starts_again(data, tmp_path, mon
             fastssl.probe(store, out=tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
     assert fastssl.probe(store, out=tmp_path / "run", **given)["heads"]
+
+
+def test_label_fits_the_classifier_again_where_no_label_is_held_out(data, tmp_path):
+    (tmp_path / "digits").symlink_to(data / "digits")
+    store = digits_without_test(tmp_path / "own")
+    out = tmp_path / "run"
+    fastssl.probe(store.path, out=out, labels=40, **SETTINGS)
+    done = fastssl.label(out, store.path, tmp_path / "pseudo.csv", floor=0.5)
+    result = done["precision"]
+    assert result["models"] == 4 and result["held_out"] == 40, "one label of each class at a time"
+    assert "cross-fitted over 4 models" in done["expected"]
+    found = pseudo_label(Predictor(out), store, 0.5)
+    right = found.label == store.labels("train")[found.indices]
+    assert result["low"] <= right[found.trusted].mean() <= result["high"]
+    # A fold without its summary was interrupted and is made again; the others are kept.
+    folds = sorted(out.glob("cross-fit/*/fold-?"))
+    (folds[1] / "summary.json").unlink()
+    kept = [(fold / "summary.json").stat().st_mtime_ns for fold in folds if fold != folds[1]]
+    assert fastssl.label(out, store.path, tmp_path / "pseudo.csv", floor=0.5) == done
+    assert kept == [(f / "summary.json").stat().st_mtime_ns for f in folds if f != folds[1]]
