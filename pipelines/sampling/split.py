@@ -85,6 +85,8 @@ def profile(classes: int, ratio: float) -> npt.NDArray[np.float64]:
 
 def read_indices(path: Path, labels: npt.NDArray[np.int64]) -> Indices:
     """Read a published split and check it against the labels of the training set."""
+    if path.exists() and not path.is_file():  # reading a pipe or a device may never end
+        raise DataError(f"the split {path} is not a regular file", "write the indices into a file")
     try:
         with path.open("rb") as file:
             found = (

@@ -25,6 +25,8 @@ class Listed(NamedTuple):
 def read_list(file: Path, folder: Path) -> dict[str, Listed]:
     """Return the images of a list by their absolute paths, which may be relative to `folder`."""
     listed: dict[str, Listed] = {}
+    if file.exists() and not file.is_file():  # reading a pipe or a device may never end
+        raise DataError(f"{file} is not a regular file", "write the list into a file")
     try:
         if file.suffix.lower() == ".json":
             for number, (path, label) in enumerate(read_tasks(file), 1):

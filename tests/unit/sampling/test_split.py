@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -151,6 +154,14 @@ def test_a_split_that_cannot_be_read_is_refused_in_two_lines(tmp_path, name, con
     with pytest.raises(DataError) as caught:
         split(index_file=tmp_path / name, labels_wanted="all")
     assert "\x1b" not in caught.value.what and len(caught.value.what) < 600
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.npy"])
+def test_a_split_that_is_a_pipe_is_not_read(tmp_path, name, monkeypatch):
+    os.mkfifo(tmp_path / name)
+    monkeypatch.setattr(Path, "open", lambda *_: pytest.fail("opening it would wait for ever"))
+    with pytest.raises(DataError, match="not a regular file"):
+        split(index_file=tmp_path / name, labels_wanted="all")
 
 
 def test_a_published_split_of_unlabeled_images_floats_or_nothing_is_refused(tmp_path):

@@ -184,6 +184,14 @@ def test_a_list_of_labels_that_is_wrong(text, message, tmp_path):
         open_source(str(source), Options(labels=tmp_path / "labels.csv"))
 
 
+def test_a_list_that_is_a_pipe_is_not_read(tmp_path, monkeypatch):
+    source = write_flat(tmp_path / "pile", count=2)
+    os.mkfifo(tmp_path / "labels.csv")
+    monkeypatch.setattr(Path, "open", lambda *_, **__: pytest.fail("it would wait for ever"))
+    with pytest.raises(DataError, match="not a regular file"):
+        open_source(str(source), Options(labels=tmp_path / "labels.csv"))
+
+
 def write_list(path: Path, *rows: str) -> Path:
     path.write_text("\n".join(rows) + "\n")
     return path
