@@ -79,7 +79,7 @@ class Manifest(_Entry):
                 needed.add(f"{name}.beton")
         if (
             "train" not in self.splits
-            or len(self.class_names) != self.classes
+            or not len(self.class_names) == len({*self.class_names}) == self.classes
             or min(self.std) <= 0
             or not needed <= {*self.files}
             or any(bool(split.shards) != ("dali" in self.formats) for split in self.splits.values())

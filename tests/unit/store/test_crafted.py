@@ -277,3 +277,11 @@ def test_the_shape_of_a_jpeg_is_read_from_its_header():
     assert jpeg_shape(memoryview(as_jpeg(mode="CMYK"))) == (SIZE, SIZE, 4)
     for data in (b"", b"\xff\xd8", b"\xff\xd8\xff\xd9", b"\xff\xd8" + b"\xff" * 99, bytes(99)):
         assert jpeg_shape(memoryview(data)) is None
+
+
+def test_two_classes_of_one_name_are_refused(copy):
+    folder = copy("raw")
+    seal(folder, lambda content: content.update(class_names=["a", "b", "a", "c"]))
+    with pytest.raises(DataError, match="not as `convert` writes it") as caught:
+        open_store(folder)
+    assert caught.value.exit_code == 3
