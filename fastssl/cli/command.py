@@ -188,8 +188,8 @@ def explain(error: Exception | SystemExit) -> int:
         return report(error)
     if isinstance(error, UsageError):
         return report(usage_error(error))
-    if isinstance(error, BrokenPipeError | SystemExit) and reader_has_ended():
-        discard_stdout()  # typer turns a broken pipe into SystemExit(1)
+    if broken_pipe(error):
+        discard_stdout()
         return 0
     if isinstance(error, OSError) and error.errno is not None:
         discard_stdout()  # the disk behind it may be full
@@ -197,6 +197,16 @@ def explain(error: Exception | SystemExit) -> int:
     if isinstance(error, Exception) and (found := memory_error(error)):
         return report(found)
     raise error
+
+
+def broken_pipe(error: Exception | SystemExit) -> bool:
+    """Return True if nobody reads stdout any more. typer turns that into SystemExit(1).
+
+    rich does so too, for --help, and has replaced stdout by then.
+    """
+    if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+        return True
+    return isinstance(error, BrokenPipeError | SystemExit) and reader_has_ended()
 
 
 def report(error: UserError) -> int:

@@ -50,12 +50,13 @@ def test_closed_streams_change_no_exit_code(words, closed, data):
     assert done.returncode == (2 if "nothing" in words else 0), done.stderr
 
 
-@pytest.mark.parametrize("verb", ["predict", "list", "convert"])
+@pytest.mark.parametrize("verb", ["predict", "list", "convert", "help"])
 def test_a_reader_that_has_ended_is_no_error(verb, trained, data, tmp_path):
     words = {
         "predict": ["predict", trained, data / "digits"],
         "list": ["list", "algorithms"],
         "convert": ["convert", "digits", tmp_path / "new"],
+        "help": ["--help"],
     }[verb]
     read, write = os.pipe()
     os.close(read)
