@@ -24,8 +24,9 @@ from pipelines.sources import (
 )
 from pipelines.sources.folder import side_for
 from pipelines.sources.hold_out import FRACTION, describe, held_out
-from pipelines.store.index import MOST_CLASSES
+from pipelines.store.index import MOST_CLASSES, MOST_IMAGES
 
+MOST_BYTES = 2**30  # of labels or class names in memory
 _HINT = (
     "save it by numpy.savez(FILE, images=..., labels=...): uint8 [n, height, width, 3] and "
     "n integers (-1: no label) or strings"
@@ -38,7 +39,10 @@ def source(path: Path, options: SourceOptions) -> Source:
         # NumPy leaves a file open that it opened itself and found damaged.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             known = set(content.files)
-            raw = {name: content[name] for name in known if name.endswith(("labels", "names"))}
+            texts = sorted(name for name in known if name.endswith(("labels", "names")))
+            for name in texts:  # a small file may unpack to one that fills the memory
+                _check_size(content.zip, name)
+            raw = {name: content[name] for name in texts}
     except Exception as error:  # damaged archives raise nearly anything
         raise DataError(f"{path} cannot be read: {error}", _HINT) from None
     if not {"images", "labels"} <= known:
@@ -99,6 +103,14 @@ def _numbers(labels: npt.NDArray[Any], names: list[str]) -> Labels:
     if flat.dtype.kind not in "iu" or not len(flat) or flat.min() < -1 or flat.max() >= len(names):
         raise DataError(f"labels are {flat.dtype}, not -1 to {len(names) - 1}", _HINT)
     return flat.astype(np.int64)
+
+
+def _check_size(archive: zipfile.ZipFile, name: str) -> None:
+    """Raise if the header of an array announces more than so many labels or names may take."""
+    with archive.open(f"{name}.npy") as file:
+        shape, _, dtype = _header(file)
+    if math.prod(shape) > MOST_IMAGES or math.prod(shape) * dtype.itemsize > MOST_BYTES:
+        raise ValueError(f"{name} has the shape {shape} and the type {dtype}, too many or too long")
 
 
 class _Images(NamedTuple):

@@ -1,5 +1,6 @@
 """One's own data as arrays in a `.npz`."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,22 @@ def test_labels_out_of_range_are_refused_before_classes_are_counted(label, tmp_p
     write = {"images": np.zeros((2, 8, 8, 3), np.uint8), "labels": np.array([-1, label])}
     np.savez(tmp_path / "mine.npz", **write)
     with pytest.raises(DataError, match=f"label is {max(label, -1)}"):
+        open_source(str(tmp_path / "mine.npz"), Options())
+
+
+@pytest.mark.parametrize("name", ["labels", "class_names"])
+@pytest.mark.parametrize(("shape", "kind"), [("(2000000000,)", "|u1"), ("(2,)", "<U400000000")])
+def test_labels_that_would_fill_the_memory_are_not_unpacked(
+    name, shape, kind, tmp_path, monkeypatch
+):
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+    np.savez(tmp_path / "mine.npz", images=np.zeros((2, 8, 8, 3), np.uint8))
+    with zipfile.ZipFile(tmp_path / "mine.npz", "a") as archive:
+        archive.writestr(f"{name}.npy", array)
+    unpack = lambda *_, **__: pytest.fail("it is unpacked")  # noqa: E731
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", unpack)
+    with pytest.raises(DataError, match="too many or too long"):
         open_source(str(tmp_path / "mine.npz"), Options())
 
 
