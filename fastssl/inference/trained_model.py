@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from fastssl import plugins
@@ -106,8 +107,15 @@ def open_model(
     resolved: ResolvedConfig, content: CheckpointContent, device: devices.Device
 ) -> nn.Module:
     """Return the network with the EMA weights of a checkpoint, in eval mode."""
-    height, width = content["preprocessing"]["size"]
-    model = build_model(resolved, len(content["classes"]), device, (height, width))
+    (height, width), classes = content["preprocessing"]["size"], len(content["classes"])
+    if not plugins.is_plugin("model", resolved.config.model):
+        # A config.yaml of somebody else may name a huge network: compare shapes without memory.
+        # Some networks of torchvision compute with tensors when they are built, which meta cannot.
+        meta = replace(device, device=torch.device("meta"))
+        with suppress(NotImplementedError, ConfigError), meta.device:
+            empty = build_model(resolved, classes, meta, (height, width))
+            checkpoint.check_fit(empty.state_dict(), content["ema"], "network")
+    model = build_model(resolved, classes, device, (height, width))
     checkpoint.check_fit(model.state_dict(), content["ema"], "network")
     model.load_state_dict(content["ema"])
     return model.eval()

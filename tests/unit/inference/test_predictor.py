@@ -10,6 +10,7 @@ import sys
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from fastssl.cli.command import app
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine import checkpoint, evaluation
 from fastssl.errors import ConfigError, DataError
+from fastssl.inference import trained_model
 from fastssl.inference.inputs import files, to_image
 from fastssl.inference.prediction_files import predict
 from fastssl.inference.predictor import Predictor, Preprocessing
@@ -140,6 +142,24 @@ def test_one_image_is_the_same_image_in_every_form(
     assert [one.label for one in listed] == [found[0].label] * len(forms)
     assert len(model.predict(np.stack([pixels, pixels]))) == 2
     assert model.predict([]) == []
+
+
+def test_a_network_that_does_not_fit_takes_no_memory(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("wrn-10-1", "wrn-10-20"))
+    built, build = [], trained_model.build_model
+
+    def watched(resolved: Any, classes: int, device: Any, size: Any) -> Any:
+        built.append(device.device.type)
+        return build(resolved, classes, device, size)
+
+    monkeypatch.setattr(trained_model, "build_model", watched)
+    with pytest.raises(DataError, match="does not fit"):
+        fastssl.load(run)
+    assert built == ["meta"]
 
 
 def test_features_are_those_before_the_classifier(model: Predictor, digits: Store) -> None:
