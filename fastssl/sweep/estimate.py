@@ -34,12 +34,15 @@ def print_estimate(name: str, cells: list[Cell], folder: Path, jobs: int) -> Non
     """Print the steps, state and remaining time of every cell, and the sum."""
     times = step_times(cells, folder, jobs)
     rows: list[dict[str, Any]] = []
-    total = 0.0
+    total, todo = 0.0, 0
     unknown: Counter[str] = Counter()
     for cell in cells:
         path, steps = folder / cell.name, cell.resolved.config.steps
         row = {"cell": cell.name, "steps": steps, "state": "done", "left": "-"}
-        if not is_done(path):
+        if is_done(path):
+            row["state"] = "done" if read_summary(path)["status"] == "finished" else "out of time"
+        else:
+            todo += 1
             row["state"] = "begun" if path.exists() else "to do"
             left = steps - int(read_summary(path).get("steps") or 0)
             step = times[kind_of(cell)]
@@ -51,7 +54,6 @@ def print_estimate(name: str, cells: list[Cell], folder: Path, jobs: int) -> Non
                 row["left"] = clock(left * step)
         rows.append(row)
     show(rows, False)
-    todo = sum(row["state"] != "done" for row in rows)
     print(f"{name}: {len(cells)} cells, {todo} to train, about {clock(total / jobs)} of training")
     for reason, count in unknown.items():
         print(f"the time of {count} cells is not known: {reason}")

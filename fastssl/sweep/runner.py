@@ -226,9 +226,11 @@ class Sweep:
         self.exit_codes[name] = code
         self.write_sweep_file()
         if code == 0:
-            error = cell_state.read_summary(self.folder / name).get("best_error")
+            summary = cell_state.read_summary(self.folder / name)
+            error = summary.get("best_error")
             tail = f", best error {error:.2f} %" if isinstance(error, float) else ""
-            logger.info(f"{name}: done in {spent}{tail}")
+            late = summary.get("status") == "out of time"  # max_time has ended it before its steps
+            logger.info(f"{name}: {'out of time after' if late else 'done in'} {spent}{tail}")
             return
         self.failed[name] = code
         logger.info(f"{name}: FAILED with exit {code} after {spent}")

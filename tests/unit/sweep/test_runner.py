@@ -45,7 +45,8 @@ while step < steps and not stops:
         end = time.monotonic() + 90  # a failed test leaves nothing behind
         while not stops and time.monotonic() < end:
             time.sleep(0.01)
-old.write_text(json.dumps({"status": "interrupted" if stops else "finished", "steps": step,
+ended = "out of time" if mode == "late" else "finished"
+old.write_text(json.dumps({"status": "interrupted" if stops else ended, "steps": step,
                            "best_error": 10.0, "seconds_per_step": 0.5}))
 sys.exit(143 if stops else 0)
 """
@@ -288,6 +289,20 @@ def test_a_folder_that_is_no_sweep_is_refused(file, trainer, tmp_path):
     assert sorted(entry.name for entry in out.iterdir()) == ["thesis.txt"]
     with pytest.raises(ConfigError, match="--jobs is 0"):
         runner.run(file, jobs=0)
+
+
+def test_a_cell_that_max_time_ended_is_shown_as_such(file, trainer, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert runner.run(file, out=out, only="40-fixmatch-s0") == 0
+    assert ": done in " in capsys.readouterr().err
+    summary = out / "40-fixmatch-s0" / "summary.json"
+    summary.write_text(summary.read_text().replace("finished", "out of time"))
+    assert runner.run(file, out=out, only="40-fixmatch-s0", dry_run=True) == 0
+    printed = capsys.readouterr().out
+    assert "out of time" in printed and "1 cells, 0 to train" in printed
+    trainer["40-fixmatch-s1"] = "late"
+    assert runner.run(file, out=out, only="40-fixmatch-s1") == 0
+    assert "40-fixmatch-s1: out of time after " in capsys.readouterr().err
 
 
 def test_a_dry_run_prints_the_cells_and_an_estimate(file, trainer, tmp_path, capsys, monkeypatch):
