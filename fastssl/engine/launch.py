@@ -17,7 +17,7 @@ from fastssl.config.schema import CHOSEN_AT_START, RunConfig, keys_that_may_diff
 from fastssl.distributed import process_group
 from fastssl.engine import checkpoint, compilation, devices
 from fastssl.engine.build import Learner, TrainingData, assemble
-from fastssl.engine.build_data import find_store
+from fastssl.engine.build_data import changed_inputs, find_store
 from fastssl.engine.checkpoint import CheckpointContent
 from fastssl.engine.dry_run import rehearse
 from fastssl.engine.failures import out_of_memory, write_failure
@@ -27,13 +27,13 @@ from fastssl.engine.signals import Stop
 from fastssl.engine.snapshot import check_finished, resume_from
 from fastssl.engine.summary import announce, end_lines, summarize
 from fastssl.engine.view_sheet import make_sheet
-from fastssl.errors import RESUME, ConfigError, writing
+from fastssl.errors import RESUME, ConfigError, DataError, writing
 from fastssl.tracking import environment, tensorboard
 from fastssl.tracking.console import messages, open_log
 from fastssl.tracking.metrics import MetricsLog, read_metrics
 from fastssl.tracking.progress_bar import Display
 from fastssl.tracking.run_dir import RunFolder
-from pipelines.files import write_atomic, write_json
+from pipelines.files import read_json, write_atomic, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -197,8 +197,8 @@ def train(
 def write_start(learner: Learner, data: TrainingData, folder: RunFolder) -> None:
     """Write config.yaml, environment.json and copies of the user's code.
 
-    A resumed run keeps its environment.json. Its config.yaml follows what was typed, such as the
-    new place of the store.
+    A resumed run keeps its environment.json, but for inputs that have changed. Its config.yaml
+    follows what was typed, such as the new place of the store.
     """
     values = learner.resolved.as_dict()
     about = {
@@ -211,8 +211,27 @@ def write_start(learner: Learner, data: TrainingData, folder: RunFolder) -> None
             folder.keep_code(key, data.inputs[key], plugins.read_file(path))
         if not folder.started():
             write_json(folder.environment, about)
+        else:
+            record_changes(data, folder)
         if not folder.started() or folder.read_config() != values:
             write_atomic(folder.config, yaml.safe_dump(values, sort_keys=False).encode())
+
+
+def record_changes(data: TrainingData, folder: RunFolder) -> None:
+    """Write the inputs that --accept-changes has accepted into environment.json, and their names.
+
+    A report then compares the run with those that had the same inputs in the end, and sets it apart
+    from them.
+    """
+    try:
+        about = read_json(folder.environment)
+        changed = changed_inputs(about["inputs"], data.inputs, data.store)
+        names = sorted({*about.get("changed_inputs", []), *changed})
+    except (OSError, DataError, KeyError, TypeError):  # 0.1.0 wrote no inputs
+        return
+    if changed:
+        about |= {"inputs": data.inputs, "changed_inputs": names}
+        write_json(folder.environment, about)
 
 
 def finish(training: Training, folder: RunFolder, stopped_by: int) -> int:

@@ -166,8 +166,8 @@ def default_values(data: str, algorithm: str) -> dict[str, Any]:
 
 def usual_values(runs: list[Run], defaults: dict[str, Any]) -> dict[str, Any]:
     """Return the usual value of every key: the default if a run has it, else the commonest."""
-    usual = {}
-    for key in {key for run in runs for key in run.config} - IGNORED:
+    usual = {"changed_inputs": ""}  # a run that has the key is always set apart
+    for key in {key for run in runs for key in run.config} - IGNORED - usual.keys():
         # As JSON, because lists can't be counted.
         values = [json.dumps(run.config[key], default=str) for run in runs if key in run.config]
         default = json.dumps(defaults.get(key), default=str)

@@ -127,6 +127,9 @@ def read_run(folder: Path, name: str) -> Run:
     # Edited code under an unchanged name is another algorithm, model or dataset.
     code = {f"{key}_code": inputs[key][:8] for key in plugins.GROUPS if key in inputs}
     values = saved_values(config) | code
+    changed = environment.get("changed_inputs")  # while it was trained, with --accept-changes
+    if isinstance(changed, list):
+        values["changed_inputs"] = ",".join(map(str, changed))
     run = Run(folder, name, values, status, summary, environment, inputs)
     read_metrics(run, folder / "metrics.jsonl")
     return run

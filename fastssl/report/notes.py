@@ -49,6 +49,8 @@ def run_notes(run: Run) -> list[str]:
         made.append(f"{run.status} at step {run.steps:,}")
     if not run.evals:
         made.append("not evaluated yet")
+    if "changed_inputs" in run.config:
+        made.append(f"its inputs changed while it was trained: {run.config['changed_inputs']}")
     ours = run_metrics(run)
     for key in ("best_error", "median_error"):
         written, value = getattr(run.summary, key), ours[key]

@@ -14,6 +14,7 @@ from fastssl.engine import checkpoint, launch
 from fastssl.errors import ConfigError, DataError, ResourceError
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.store.store import open_store
+from tests import runs
 from tests.small_stores import make_store
 from tests.unit.test_plugins import ALGORITHM, MODEL
 
@@ -96,7 +97,12 @@ def test_resume_refuses_a_changed_input_and_accepts_it_on_request(
         train(**settings, resume=True)
     assert name in caught.value.what and "accept" in caught.value.fix
     assert content_of(run) == before, "a refusal writes nothing"
+    first = json.loads((run / "environment.json").read_text())
     assert train(**settings, resume=True, accept_changes=True)["steps"] == 4
+    then = json.loads((run / "environment.json").read_text())
+    (key,) = then.pop("changed_inputs")
+    assert then.pop("inputs") == runs.last(run)["inputs"] != first.pop("inputs")
+    assert then == first and (key in name or key in settings)
     assert train(**settings, resume=True)["steps"] == 4
 
 

@@ -248,6 +248,19 @@ def test_different_label_files_sizes_and_code_make_different_cells(tmp_path):
     }
 
 
+def test_a_run_whose_inputs_changed_is_set_apart(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / str(seed), {"seed": seed}, inputs={"store": "a", "model": "e" * 16})
+    about = {"inputs": {"store": "a", "model": "e" * 16}, "changed_inputs": ["model"]}
+    (tmp_path / "2" / "environment.json").write_text(json.dumps(about))
+    assert names_of(tmp_path) == {
+        "digits, 40 labels: flexmatch": 2,
+        "digits, 40 labels: flexmatch changed_inputs=model": 1,
+    }
+    notes = "\n".join(build([tmp_path], tmp_path / "r.html").notes)
+    assert "2: its inputs changed while it was trained: model" in notes
+
+
 def test_a_missing_cell_of_a_sweep_belongs_to_the_store_of_its_siblings(tmp_path):
     own = {"data": "own", "labels": 40, "algorithm": "flexmatch"}
     for name in ("a", "b"):
