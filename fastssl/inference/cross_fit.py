@@ -150,7 +150,10 @@ def cross_fit(
             if not summary_of(folder):
                 logger.info(f"model {number + 1} of {len(folds)}: {folder}")
                 retrain(fold_config(model, store, withheld, folder), folder)
-            fold = Predictor(folder, model.which, str(model.device.device), trust_code=True)
+            # A fold of somebody else's run folder is trusted no more than the run.
+            fold = Predictor(
+                folder, model.which, str(model.device.device), trust_code=model.trusts_code
+            )
             parts.append(pseudo_label(fold, store, floor, among=withheld))
     right = np.concatenate([part.label == truth[part.indices] for part in parts])
     trusted = np.concatenate([part.trusted for part in parts])

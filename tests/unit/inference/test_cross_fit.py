@@ -141,6 +141,20 @@ def test_a_killed_cross_fit_continues(store: Store, tmp_path: Path) -> None:
     assert [one.path for one in read_all([tmp_path / "a"]).runs] == [run], "folds are no runs"
 
 
+def test_code_that_a_fold_names_is_trusted_no_more_than_the_run(
+    store: Store, tmp_path: Path
+) -> None:
+    run = train(tmp_path / "r", store)
+    fastssl.label(run, store.path, tmp_path / "p.csv", cross_fit=2, floor=0.01)
+    (place,) = (run / "cross-fit").iterdir()
+    code, config = tmp_path / "net.py", place / "fold-0" / "config.yaml"
+    code.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    config.write_text(config.read_text().replace("model: wrn-10-1", f"model: {code}:net"))
+    with pytest.raises(ConfigError, match="trust_code"):
+        fastssl.label(run, store.path, tmp_path / "p.csv", cross_fit=2, floor=0.01)
+    assert not (tmp_path / "executed").exists()
+
+
 def test_other_inputs_get_other_models(store: Store, tmp_path: Path) -> None:
     run = train(tmp_path / "r", store)
     fastssl.label(run, store.path, tmp_path / "p.csv", cross_fit=2, floor=0.01)
