@@ -217,3 +217,9 @@ def test_a_note_names_the_classes_with_fewer_labels_than_requested():
 
     assert notes("2/class") == [r"note    fewer labels than 2/class: a\x1b (1), c (1)"]
     assert notes("1/class") == notes(4) == []
+
+
+def test_an_interrupted_label_is_continued_by_the_same_command():
+    words = ["label", "runs/a", "data/pets", "--cross-fit", "3"]
+    assert summary.resume_command(["fastssl", *words]) == f"fastssl {' '.join(words)}"
+    assert summary.resume_command(["fastssl", "train", "digits"]) == "fastssl train digits --resume"
