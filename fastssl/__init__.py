@@ -1,6 +1,6 @@
 """fastssl: image classifiers from a handful of labels, with data that never waits.
 
-The verbs of the command are functions here: `train`, `probe`, `choose`, `load`, `evaluate`,
+The verbs of the command are functions here: `auto`, `train`, `probe`, `choose`, `load`, `evaluate`,
 `convert`, `label`, `export`, `profile`, `make_report`, `draw_views`, `run_sweep`. A mistake of the
 caller raises a `UserError`: `ConfigError`, `DataError`, `DivergedError` or `ResourceError`. The
 functions import what they need when they are called, so that `import fastssl` costs next to
@@ -8,6 +8,7 @@ nothing.
 """
 
 from fastssl.api import (
+    auto,
     choose,
     convert,
     draw_views,
@@ -31,6 +32,7 @@ __all__ = [
     "ResourceError",
     "UserError",
     "__version__",
+    "auto",
     "choose",
     "convert",
     "draw_views",

@@ -133,6 +133,38 @@ def choose(
 
 
 @speaks_python
+def auto(
+    folder: Place,
+    *,
+    out: Place | None = None,
+    unlabeled: Place | None = None,
+    labels: Place | None = None,
+    test: Place | None = None,
+    minutes: float = 30,
+    size: int | None = None,
+    choose: int | None = None,
+    trust_code: bool = False,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Convert, probe, fine-tune, evaluate and report; a second call continues the first.
+
+    If no image has a label, the result names the list of images to label first.
+    """
+    from fastssl.automation.steps import auto as run_auto
+
+    places = {"out": out, "unlabeled": unlabeled, "labels": labels, "test": test}
+    return run_auto(
+        Path(folder),
+        settings,
+        **{key: Path(value) if value is not None else None for key, value in places.items()},
+        minutes=minutes,
+        size=size,
+        count=choose,
+        trust_code=trust_code,
+    )
+
+
+@speaks_python
 def load(
     run: Place, checkpoint: str = "best", device: str | None = None, *, trust_code: bool = False
 ) -> Predictor:

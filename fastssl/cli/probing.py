@@ -1,4 +1,4 @@
-"""The verbs on frozen features: `probe` and `choose`."""
+"""The verbs on frozen features, `probe` and `choose`, and `auto`, which begins with them."""
 
 from __future__ import annotations
 
@@ -69,3 +69,49 @@ def choose(
     print(f"{done['images']:,} images to label in {done['out']}; look at {done['sheet']}")
     if done["next"]:
         print(for_terminal(f"fill in the labels, then: {done['next']}"))
+
+
+@app.command(epilog="Example: fastssl auto photos --unlabeled more --minutes 30")
+def auto(
+    folder: Annotated[Path, typer.Argument(help="Folder of images, with or without classes.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of all results.")] = None,
+    unlabeled: Annotated[Path | None, typer.Option(help="Images without a label.")] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="CSV of path,label, or Label Studio's JSON.")
+    ] = None,
+    test: Annotated[Path | None, typer.Option(help="Class folders to test on.")] = None,
+    minutes: Annotated[float, typer.Option(min=0, help="Time of all steps together.")] = 30,
+    size: Annotated[int | None, typer.Option(help="Side of the stored images.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--choose", min=1, help="Images to choose if none has a label.")
+    ] = None,
+    trust_code: TrustCode = False,
+    as_json: Json = False,
+) -> None:
+    """Go the whole way from images to a model and a report; type it again to continue."""
+    from fastssl.automation.steps import auto as work
+    from fastssl.tracking.tables import show
+
+    done = work(
+        folder,
+        overrides,
+        out=out,
+        unlabeled=unlabeled,
+        labels=labels,
+        test=test,
+        minutes=minutes,
+        size=size,
+        count=count,
+        trust_code=trust_code,
+    )
+    if as_json:
+        print(json.dumps(done, indent=2))
+        return
+    if "to_label" in done:
+        print(for_terminal(f"look at {done['sheet']}, write the class of each image into"))
+        print(for_terminal(f"{done['to_label']}, second column, then type: {done['next']}"))
+        return
+    show(done["runs"], False)
+    for name in ("best", "report", "next"):
+        print(for_terminal(f"{name}: {done[name]}"))

@@ -6,13 +6,14 @@ import json
 import logging
 import statistics
 import time
+from typing import NamedTuple
 
 import psutil
 
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.distributed import process_group
 from fastssl.engine import compilation, devices
-from fastssl.engine.build import assemble
+from fastssl.engine.build import Learner, TrainingData, assemble
 from fastssl.engine.failures import out_of_memory
 from fastssl.engine.loop import train_step
 from fastssl.engine.summary import announce
@@ -22,16 +23,24 @@ logger = logging.getLogger(__name__)
 REHEARSED, PATIENCE = 10, 5.0  # a dry run starts no step after so many steps or seconds
 
 
-def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: bool = False) -> int:
-    """Train a few steps, write nothing, and report how long the run would take.
+class Measured(NamedTuple):
+    """What a few steps have shown about a run."""
 
-    The steps are not compiled, which alone may take minutes.
-    """
+    learner: Learner
+    data: TrainingData  # closed
+    seconds: float  # of a step
+    startup: float  # seconds before the first step
+
+
+def measure(resolved: ResolvedConfig, group: process_group.Group) -> Measured:
+    """Train a few steps and write nothing; the steps are not compiled, which may take minutes."""
+    began = time.monotonic()
     resolved, device = devices.choose_for_run(resolved, group)
     ranks, config = group.ranks, resolved.config
     with out_of_memory(resolved):
         learner, data = assemble(resolved, device, ranks)
         announce(learner, data, 0, "nothing is written")
+        startup = time.monotonic() - began
         times: list[float] = []
         for step, batch in enumerate(data.loader.iterate(0, min(REHEARSED, config.steps))):
             began = time.monotonic()
@@ -42,7 +51,14 @@ def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: b
                 break
         data.close()
     seconds = statistics.median(times[2:] or times[-1:])  # the first two warm up
-    expected = seconds * config.steps
+    return Measured(learner, data, seconds, startup)
+
+
+def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: bool = False) -> int:
+    """Measure a few steps and report how long the whole run would take."""
+    learner, _, seconds, _ = measure(resolved, group)
+    steps = resolved.config.steps
+    expected = seconds * steps
     hours = expected / 3600
     logger.info(f"dry run: {seconds * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
     load, cores = psutil.getloadavg()[0], available_cpus()
@@ -50,6 +66,6 @@ def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: b
         logger.info(f"the machine is busy (load {load:.0f}, {cores} cores): alone it takes less")
     if compilation.is_possible(learner, expected):
         logger.info("measured without compiling, which may change it; compile=off never compiles")
-    if as_json and ranks.rank == 0:
-        print(json.dumps({"seconds_per_step": seconds, "steps": config.steps}))
+    if as_json and group.ranks.rank == 0:
+        print(json.dumps({"seconds_per_step": seconds, "steps": steps}))
     return 0

@@ -189,7 +189,7 @@ def error_rows(summary: RunSummary) -> list[tuple[str, str]]:
 
 def resume_command(arguments: list[str]) -> str:
     """Return the command that resumes the run if the command was typed, else how to do it."""
-    if arguments[1:2] == ["label"]:  # which resumes the models of its folds
+    if arguments[1:2] in (["auto"], ["label"]):  # which resume their trainings by themselves
         return shlex.join(["fastssl", *arguments[1:]])
     if arguments[1:2] != ["train"]:  # called from Python or by another program
         return "start it again with resume, with the same settings"

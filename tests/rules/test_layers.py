@@ -20,8 +20,8 @@ LAYERS = re.findall(
     pipelines.sampling pipelines.views pipelines.readers pipelines.loader pipelines
     fastssl.version fastssl.errors fastssl.plugins fastssl.distributed fastssl.models
     fastssl.algorithms fastssl.config fastssl.tracking fastssl.engine fastssl.inference
-    fastssl.probing fastssl.sweep fastssl.report fastssl.profiling fastssl.conversion fastssl.api
-    fastssl.cli fastssl.__main__ fastssl
+    fastssl.probing fastssl.sweep fastssl.report fastssl.profiling fastssl.conversion
+    fastssl.automation fastssl.api fastssl.cli fastssl.__main__ fastssl
     """,
 )
 # `import fastssl` costs nothing because its functions are imported at their first use.

@@ -1,0 +1,99 @@
+"""What earlier calls of `auto` have begun in its folder, and with which options.
+
+The file auto.json holds an entry for each product (the store, the list of images to label, the
+probe, the training), written before the work on it begins. A product that exists is never made
+again with other options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fastssl.automation.request import flags, settings
+from fastssl.errors import ConfigError, DataError, writing
+from pipelines.files import Lock, read_json, write_json
+
+NAME = "auto.json"
+LOCK = ".auto.lock"
+FIX = "free space or permissions there, or take another --out"
+
+
+class State:
+    """The content of auto.json."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.content: dict[str, Any] = {}
+        if (out / NAME).exists():
+            self.content = read_json(out / NAME)
+            if not isinstance(self.content, dict):
+                raise DataError(f"{out / NAME} is damaged", "take another --out")
+
+    def record(self, name: str, entry: Any) -> None:
+        """Write an entry."""
+        self.content[name] = entry
+        with writing(self.out, FIX):
+            write_json(self.out / NAME, self.content)
+
+    def spent(self) -> float:
+        """Return the seconds of the steps that are done."""
+        return float(sum(self.content.get("seconds", {}).values()))
+
+    def add_seconds(self, name: str, seconds: float) -> None:
+        """Record how long a step took."""
+        self.record("seconds", {**self.content.get("seconds", {}), name: round(seconds, 3)})
+
+    def check(self, name: str, options: dict[str, Any], product: Path) -> None:
+        """Raise if a product exists and was begun with other options."""
+        saved = self.content.get(name, {})
+        if not product.exists():
+            return
+        for key in sorted(saved.keys() | options.keys()):
+            old, new = saved.get(key), options.get(key)
+            if old == new:
+                continue
+            if key.startswith("content of "):
+                what = key.removeprefix("content of ")
+                raise ConfigError(
+                    f"{product} was made with another content of {what}",
+                    "give the file as it was, or take another --out",
+                )
+            raise ConfigError(
+                f"{product} was made {option(key, old)}, not {option(key, new)}",
+                f"type the command {option(key, old)} to go on, or take another --out",
+            )
+
+
+def option(key: str, value: Any) -> str:
+    """Return how an option was typed."""
+    if value is None:
+        return f"without {key if key.startswith('--') else f'{key}=...'}"
+    if key.startswith("--"):
+        return f"with {' '.join(flags({key: value}))}"
+    return f"with {value if key.isupper() else settings({key: value})[0]}"
+
+
+@contextmanager
+def claimed(out: Path) -> Iterator[State]:
+    """Make a folder ours while the block runs, or refuse it; yield what is known about it."""
+    with writing(out, FIX):
+        made = not out.exists()
+        out.mkdir(parents=True, exist_ok=True)
+        if not (out / NAME).exists() and any(one.name != LOCK for one in out.iterdir()):
+            raise ConfigError(f"{out} is not empty", "take another --out")
+        try:
+            lock = Lock(out / LOCK)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another process is writing {out}", "wait for it to end, or take another --out"
+            ) from error
+    try:
+        yield State(out)
+    finally:
+        lock.release(remove=True)
+        if made:
+            with suppress(OSError):
+                out.rmdir()  # only if the call was refused before it wrote anything
