@@ -133,35 +133,19 @@ def choose(
 
 
 @speaks_python
-def auto(
-    folder: Place,
-    *,
-    out: Place | None = None,
-    unlabeled: Place | None = None,
-    labels: Place | None = None,
-    test: Place | None = None,
-    minutes: float = 30,
-    size: int | None = None,
-    choose: int | None = None,
-    trust_code: bool = False,
-    **settings: Any,
-) -> dict[str, Any]:
+def auto(folder: Place, *, out: Place | None = None, **options: Any) -> dict[str, Any]:
     """Convert, probe, fine-tune, evaluate and report; a second call continues the first.
 
-    If no image has a label, the result names the list of images to label first.
+    Options are those of `fastssl auto` (`unlabeled`, `labels`, `test`, `minutes`, `size`, `choose`,
+    `trust_code`) and the settings of `fastssl config`. If no image has a label, the result names
+    the list of images to label.
     """
+    from fastssl.automation.request import OPTIONS
     from fastssl.automation.steps import auto as run_auto
 
-    places = {"out": out, "unlabeled": unlabeled, "labels": labels, "test": test}
-    return run_auto(
-        Path(folder),
-        settings,
-        **{key: Path(value) if value is not None else None for key, value in places.items()},
-        minutes=minutes,
-        size=size,
-        count=choose,
-        trust_code=trust_code,
-    )
+    settings = {key: value for key, value in options.items() if key not in OPTIONS}
+    given = {key: value for key, value in options.items() if key in OPTIONS}
+    return run_auto(folder, settings, out=out, **given)
 
 
 @speaks_python

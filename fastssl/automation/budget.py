@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastssl.automation.request import MINUTES, Request, typed
-from fastssl.automation.request import settings as as_words
+from fastssl.automation.request import settings as as_typed
 from fastssl.config.resolve import ResolvedConfig, load
 from fastssl.distributed import process_group
 from fastssl.engine import dry_run, step_memory
@@ -20,7 +20,9 @@ from pipelines.memory import free_memory
 from pipelines.store.store import Store
 
 logger = logging.getLogger(__name__)
-FEWEST = 100  # steps; fewer are not worth their time
+# Fewer steps are not worth their time: from two labels a class of ten kinds of photographs, 60
+# steps made the model of the probe worse by 2.0 % of the test images, and 250 better by 1.3 %.
+FEWEST = 200
 ENOUGH = 400  # steps from which a larger batch is worth more than further steps
 SAVE_EVERY, LOG_EVERY = 60.0, 15.0  # seconds
 WARMUP = 10  # a tenth of the steps, or the warm-up of the configuration if that is shorter
@@ -84,7 +86,7 @@ def plan(request: Request, store: Store, spent: float) -> dict[str, Any]:
     least = {"batch": choices[-1][0], "ratio": choices[-1][1]}
     # Compiled steps would take another time than those that are measured.
     small = {"compile": "off", **settings, **least}
-    logger.info(f"  measured by: {typed('train', name, *as_words(small), '--dry-run')}")
+    logger.info(f"  measured by: {typed('train', name, *as_typed(small), '--dry-run')}")
     cost = measure(load(name, small, trust_code=consent))
     views = len(resolved.algorithm.views)
     tested = store.splits["test"].count if "test" in store.splits else 0

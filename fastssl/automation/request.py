@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class Request:
     test: Path | None = None
     minutes: float = MINUTES
     size: int | None = None
-    count: int | None = None  # of images to choose for labeling
+    choose: int | None = None  # images to choose for labeling
     overrides: dict[str, Any]
     trust_code: bool = False
 
@@ -55,7 +55,7 @@ class Request:
         """Refuse options that contradict each other, before any work."""
         if not self.minutes >= 0:
             raise ConfigError(f"--minutes is {self.minutes}", "give 0 or more minutes")
-        if self.count is not None and self.labels:
+        if self.choose is not None and self.labels:
             raise ConfigError("--choose is given with --labels", "remove one of the two")
         for key in OWN.keys() & self.overrides.keys():
             raise ConfigError(f"{key} is chosen by auto", f"remove it; {OWN[key]}")
@@ -140,7 +140,11 @@ class Request:
     def choice_inputs(self) -> dict[str, Any]:
         """Return what decides which images are chosen to be labeled."""
         found = {"FOLDER": os.path.abspath(self.folder), "--size": self.side}
-        return {**found, "--choose": self.count or CHOSEN, **lasting(self.probe_overrides)}
+        return {**found, "--choose": self.choose or CHOSEN, **lasting(self.probe_overrides)}
+
+    def training_inputs(self) -> dict[str, Any]:
+        """Return what decides the fine-tuning."""
+        return {"--minutes": self.minutes, **lasting(self.overrides)}
 
     def without_labels(self) -> bool:
         """Return True if the folder holds images, none of them in a class folder."""
@@ -148,6 +152,9 @@ class Request:
             return False
         scan = Scan(self.folder.absolute())
         return bool(scan.loose()) and not any(any(scan.images(one)) for one in scan.folders())
+
+
+OPTIONS = frozenset(one.name for one in fields(Request)) - {"folder", "out", "overrides"}
 
 
 def content(file: Path | None) -> str | None:
@@ -174,6 +181,6 @@ def settings(overrides: dict[str, Any]) -> list[str]:
     ]
 
 
-def typed(*words: object) -> str:
+def typed(*parts: object) -> str:
     """Return a command as a shell takes it."""
-    return shlex.join(["fastssl", *map(str, words)])
+    return shlex.join(["fastssl", *map(str, parts)])

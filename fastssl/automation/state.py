@@ -46,10 +46,10 @@ class State:
         """Record how long a step took."""
         self.record("seconds", {**self.content.get("seconds", {}), name: round(seconds, 3)})
 
-    def check(self, name: str, options: dict[str, Any], product: Path) -> None:
+    def check(self, name: str, options: dict[str, Any], product: Path, *, exists: bool) -> None:
         """Raise if a product exists and was begun with other options."""
         saved = self.content.get(name, {})
-        if not product.exists():
+        if not exists:
             return
         for key in sorted(saved.keys() | options.keys()):
             old, new = saved.get(key), options.get(key)

@@ -7,6 +7,7 @@ interruption. The store, the features and the training continue or begin anew by
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -39,10 +40,10 @@ PROBED = "probe.json"  # the last file that a probe writes
 
 
 def auto(
-    folder: Path,
+    folder: str | os.PathLike[str],
     overrides: list[str] | dict[str, Any] | None = None,
     *,
-    out: Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Convert, probe, fine-tune, evaluate and report; return the better run and the report.
@@ -51,8 +52,11 @@ def auto(
     fields of `Request`.
     """
     given = overrides if isinstance(overrides, dict) else parse_overrides(overrides or [])
-    place = out or Path("runs") / f"{folder.absolute().name or 'own'}-auto"
-    request = Request(folder=folder, out=place, overrides=flatten(given), **options)
+    images = Path(folder)
+    place = Path(out) if out is not None else default_folder(images)
+    for key in ("unlabeled", "labels", "test"):
+        options[key] = Path(options[key]) if options.get(key) is not None else None
+    request = Request(folder=images, out=place, overrides=flatten(given), **options)
     with messages(), claimed(request.out) as state:
         if request.without_labels() and not complete(request.store):
             return choose_images(request, state)
@@ -73,6 +77,11 @@ def auto(
         }
 
 
+def default_folder(images: Path) -> Path:
+    """Return runs/NAME-auto."""
+    return Path("runs") / f"{images.absolute().name or 'own'}-auto"
+
+
 def show(number: str, command: str, done: object = None) -> None:
     """Log the line of a step: the command that does it alone, or that it is done."""
     state = f": done before, {done}" if done else ""
@@ -86,12 +95,16 @@ def complete(store: Path) -> bool:
 
 def check(request: Request, state: State) -> None:
     """Refuse other options than those of the products that exist, and what cannot succeed."""
-    state.check("store", request.store_inputs(), request.store)
-    state.check("probe", lasting(request.probe_overrides), request.probe / PROBED)
-    load(budget.configuration(request)[0], budget.configuration(request)[1], complete=False)
-    if not complete(request.store):
+    converted, probed = complete(request.store), (request.probe / PROBED).exists()
+    trained = RunFolder(request.run).started()
+    state.check("store", request.store_inputs(), request.store, exists=converted)
+    state.check("probe", lasting(request.probe_overrides), request.probe, exists=probed)
+    state.check("asked", request.training_inputs(), request.run, exists=trained)
+    name, settings = budget.configuration(request)
+    load(name, settings, trust_code=request.trust_code)  # reports wrong settings of the training
+    if not converted:
         check_labels(request)
-    if not (request.probe / PROBED).exists():
+    if not probed:
         check_weights(request)
 
 
@@ -122,7 +135,8 @@ def check_weights(request: Request) -> None:
 
 def choose_images(request: Request, state: State) -> dict[str, Any]:
     """Convert images of which none has a label, and list those to label first."""
-    state.check("choose", request.choice_inputs(), request.to_label)
+    listed = request.to_label.exists()
+    state.check("choose", request.choice_inputs(), request.to_label, exists=listed)
     check_weights(request)
     options = Options(no_labels=True, size=request.side)
     sized = ["--size", request.side] if request.side else []
@@ -132,11 +146,11 @@ def choose_images(request: Request, state: State) -> dict[str, Any]:
     if not done:
         state.record("choose", request.choice_inputs())
         run_convert(str(request.folder), request.bare_store, options)
-    count, sheet = request.count or CHOSEN, request.to_label.with_suffix(".html")
+    count, sheet = request.choose or CHOSEN, request.to_label.with_suffix(".html")
     given = settings(request.probe_overrides)
-    words = ["choose", request.bare_store, *given, "-n", count, "--out", request.to_label]
+    parts = ["choose", request.bare_store, *given, "-n", count, "--out", request.to_label]
     done = request.to_label.exists() and (sheet.exists() or filled(request))
-    show("2/2 choose", typed(*words), request.to_label if done else None)
+    show("2/2 choose", typed(*parts), request.to_label if done else None)
     if not done:
         run_choose(
             str(request.bare_store),
@@ -203,8 +217,8 @@ def train(request: Request, state: State, store: Store) -> bool:
         return False
     folder = RunFolder(request.run)
     done = folder.finished_steps() == chosen["steps"]
-    words = ["train", name, *settings(chosen), "--out", request.run, "--resume"]
-    show("3/5 train", typed(*words), request.run if done else None)
+    parts = ["train", name, *settings(chosen), "--out", request.run, "--resume"]
+    show("3/5 train", typed(*parts), request.run if done else None)
     if not done:
         resolved = load(name, chosen, trust_code=request.trust_code)
         code = run_training(resolved, request.run, resume=True, dry_run=False)
@@ -215,9 +229,7 @@ def train(request: Request, state: State, store: Store) -> bool:
 
 def planned(request: Request, state: State, store: Store) -> dict[str, Any]:
     """Return the settings of the fine-tuning: those of an earlier call, or as many steps as fit."""
-    asked = {"--minutes": request.minutes, **lasting(request.overrides)}
-    saved = state.content.get("train", {})
-    state.check("asked", asked, RunFolder(request.run).config)
+    asked, saved = request.training_inputs(), state.content.get("train", {})
     if saved and state.content.get("asked") == asked:
         free = {key: value for key, value in request.overrides.items() if key not in asked}
         return saved if "why" in saved else {**saved, **free}

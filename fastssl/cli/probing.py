@@ -83,8 +83,8 @@ def auto(
     test: Annotated[Path | None, typer.Option(help="Class folders to test on.")] = None,
     minutes: Annotated[float, typer.Option(min=0, help="Time of all steps together.")] = 30,
     size: Annotated[int | None, typer.Option(help="Side of the stored images.")] = None,
-    count: Annotated[
-        int | None, typer.Option("--choose", min=1, help="Images to choose if none has a label.")
+    choose: Annotated[
+        int | None, typer.Option(min=1, help="Images to choose if none has a label.")
     ] = None,
     trust_code: TrustCode = False,
     as_json: Json = False,
@@ -102,7 +102,7 @@ def auto(
         test=test,
         minutes=minutes,
         size=size,
-        count=count,
+        choose=choose,
         trust_code=trust_code,
     )
     if as_json:

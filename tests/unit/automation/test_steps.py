@@ -1,0 +1,213 @@
+"""`auto`: the printed commands do the same, what is complete is not done again, and refusals."""
+
+import csv
+import json
+import logging
+import shlex
+
+import pytest
+
+import fastssl
+from fastssl.automation import budget, steps
+from fastssl.automation.budget import Cost
+from fastssl.automation.state import LOCK, State
+from fastssl.errors import ConfigError, DataError
+from pipelines.files import Lock
+from pipelines.store.store import open_store
+from tests import runs
+from tests.image_files import write_flat, write_folder
+
+TINY = {
+    "model": "wrn-10-1",
+    "batch": 4,
+    "ratio": 1,
+    "threads": 1,
+    "loader_threads": 1,
+    "eval_batch": 100,
+    "tensorboard": False,
+}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Return a folder with images, where a step takes 12 s and three are worth their time."""
+    write_folder(tmp_path / "images", 3, 6)
+    write_folder(tmp_path / "test", 3, 4, seed=1)
+    write_flat(tmp_path / "more", 6)
+    write_flat(tmp_path / "flat", 12)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(budget, "measure", lambda _: Cost(image=1.0, startup=0.0, memory=0))
+    monkeypatch.setattr(budget, "FEWEST", 3)
+    monkeypatch.setattr(State, "spent", lambda _: 0.0)
+    return tmp_path
+
+
+def auto(**changes):
+    given = {"unlabeled": "more", "test": "test", "out": "out", "minutes": 0.9, **TINY}
+    return fastssl.auto("images", **{**given, **changes})
+
+
+@pytest.fixture
+def lines():
+    """Collect the messages of fastssl."""
+    found: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())
+    logging.getLogger("fastssl").addHandler(handler)
+    yield found
+    logging.getLogger("fastssl").removeHandler(handler)
+
+
+def printed(lines):
+    """Return the commands that the steps print, without their numbers."""
+    return [line.split(": ", 1)[1] for line in lines if line[:2] in ("1/", "2/", "3/", "5/")]
+
+
+def test_the_printed_commands_do_the_same(place, lines):
+    done = auto()
+    assert [row["model"] for row in done["runs"]] == ["probe", "fine-tuned"]
+    best = max(done["runs"], key=lambda row: row["accuracy"])
+    assert done["run"] == best["run"] and done["runs"][0]["test images"] == 12
+    for command in printed(lines):
+        words = [word.replace("out/", "by hand/") for word in shlex.split(command)[1:]]
+        assert runs.finish(place, *words).code == 0, command
+    one, other = (open_store(place / out / "store") for out in ("out", "by hand"))
+    assert one.fingerprint == other.fingerprint and one.splits["train"].count == 24
+    heads = [
+        json.loads((place / out / "probe/probe.json").read_text())["heads"]
+        for out in ("out", "by hand")
+    ]
+    assert [row["accuracy"] for row in heads[0]] == [row["accuracy"] for row in heads[1]]
+    runs.assert_same_run(place / "out/train", place / "by hand/train")
+    assert runs.last(place / "out/train")["trip"]["step"] == 3  # (54 s - 12 images) / 12 s
+    report = (place / "out/report.html").read_text().lower()
+    assert "flexmatch" in report and "supervised" in report  # both runs
+    assert (place / "by hand/report.html").exists()
+
+
+def test_what_is_complete_is_not_done_again(place, lines, monkeypatch):
+    first = auto()
+    files = {path: path.stat().st_mtime_ns for path in (place / "out").rglob("*.ckpt")}
+    lines.clear()
+    for name in ("run_convert", "run_probe", "run_training"):
+        monkeypatch.setattr(steps, name, None)
+    monkeypatch.setattr(budget, "plan", None)
+    assert auto(threads=2) == first  # the number of threads may change
+    assert sum("done before" in line for line in lines) == 3
+    assert files and all(path.stat().st_mtime_ns == time for path, time in files.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"unlabeled": None}, "--unlabeled"),
+        ({"size": 16}, "--size 16"),
+        ({"seed": 3}, "seed=3"),
+        ({"model": "wrn-10-2"}, "model=wrn-10-2"),
+        ({"lr": 0.01}, "lr=0.01"),
+        ({"minutes": 2}, "--minutes 2"),
+    ],
+)
+def test_other_options_are_refused_before_any_work(place, lines, changes, what):
+    auto()
+    lines.clear()
+    with pytest.raises(ConfigError) as caught:
+        auto(**changes)
+    option = what.lstrip("-").split()[0].split("=")[0]
+    assert option in str(caught.value) and "was made" in str(caught.value) and not lines
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_training_settings_may_change_until_the_training_begins(place, lines):
+    done = auto(minutes=0.2)
+    assert len(done["runs"]) == 1 and done["run"] == "out/probe"
+    (why,) = [line for line in lines if line.startswith("3/5")]
+    minutes = int(why.rsplit(" ", 1)[1])
+    assert "0 steps of 12.0 s fit" in why
+    assert len(auto(minutes=minutes, lr=0.01)["runs"]) == 2
+
+
+def test_a_changed_list_of_labels_is_refused(place):
+    listed = place / "labels.csv"
+    rows = [f"class{label}/picture{n}.{kind}" for label in range(3) for n, kind in ((0, "jpg"),)]
+    listed.write_text("".join(f"{row},{row[:6]}\n" for row in rows))
+    auto(labels="labels.csv")
+    listed.write_text(listed.read_text() + "class0/picture1.png,class0\n")
+    with pytest.raises(ConfigError, match="another content of"):
+        auto(labels="labels.csv")
+
+
+def test_images_without_a_label_are_chosen_and_labeled(place, lines):
+    given = {"out": "out", "choose": 6, **TINY}
+    done = fastssl.auto("flat", **given)
+    assert "--labels out/to_label.csv" in done["next"] and "--choose" not in done["next"]
+    with open(done["to_label"], newline="") as file:
+        rows = list(csv.reader(file))
+    assert len(rows) == 7 and len(printed(lines)) == 2
+    again = {**given, "labels": done["to_label"]}
+    del again["choose"]
+    with pytest.raises(DataError, match="lists no label"):
+        fastssl.auto("flat", **again)
+    filled = [rows[0], *([path, "ab"[n % 2]] for n, (path, _) in enumerate(rows[1:]))]
+    with open(done["to_label"], "w", newline="") as file:
+        csv.writer(file).writerows(filled)
+    (place / "out/to_label.html").unlink()
+    assert fastssl.auto("flat", **given) == done  # the user's labels are not overwritten
+    with open(done["to_label"], newline="") as file:
+        assert list(csv.reader(file)) == filled
+    lines.clear()
+    found = fastssl.auto("flat", **again)
+    assert found["run"] == "out/probe" and "the only model" in found["best"]
+    assert any(line.startswith("3/5 train: left out: no image") for line in lines)
+    assert (open_store(place / "out/store").labels("train") >= 0).sum() == 6
+
+
+def test_labels_of_one_class_are_refused_before_the_conversion(place):
+    (place / "labels.csv").write_text("loose0.jpg,a\nloose1.jpg,a\n")
+    with pytest.raises(DataError, match="one class"):
+        fastssl.auto("flat", out="out", labels="labels.csv", **TINY)
+    assert not (place / "out").exists()
+
+
+def test_missing_weights_are_reported_before_the_conversion(place):
+    with pytest.raises(DataError, match="no such file"):
+        auto(pretrained="none.pth")
+    assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize("key", ["steps", "max_time", "store"])
+def test_a_key_that_auto_chooses_is_refused(place, key):
+    with pytest.raises(ConfigError, match=f"{key} is chosen by auto"):
+        auto(**{key: 5})
+
+
+def test_a_probe_that_was_cut_off_is_made_again(place):
+    auto(minutes=0)
+    (place / "out/probe/probe.json").unlink()
+    (place / "out/probe/summary.json").unlink()
+    assert auto(minutes=0)["runs"][0]["accuracy"] is not None
+    assert (place / "out/probe/summary.json").exists()
+
+
+@pytest.mark.parametrize(("code", "kind"), [(130, KeyboardInterrupt), (143, SystemExit)])
+def test_a_signal_in_the_training_ends_the_command(place, monkeypatch, code, kind):
+    with monkeypatch.context() as context:
+        context.setattr(steps, "run_training", lambda *_, **__: code)
+        with pytest.raises(kind) as caught:
+            auto()
+    assert code == 130 or caught.value.code == code
+    assert not (place / "out" / LOCK).exists()
+    assert len(auto()["runs"]) == 2
+
+
+def test_a_folder_of_others_and_a_folder_in_use_are_refused(place):
+    (place / "out").mkdir()
+    (place / "out/mine.txt").touch()
+    with pytest.raises(ConfigError, match="is not empty"):
+        auto()
+    assert [path.name for path in (place / "out").iterdir()] == ["mine.txt"]
+    (place / "other").mkdir()
+    lock = Lock(place / "other" / LOCK)
+    with pytest.raises(ConfigError, match="another process is writing"):
+        auto(out="other")
+    lock.release()
