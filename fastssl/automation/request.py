@@ -57,6 +57,10 @@ class Request:
             raise ConfigError(f"--minutes is {self.minutes}", "give 0 or more minutes")
         if self.choose is not None and self.labels:
             raise ConfigError("--choose is given with --labels", "remove one of the two")
+        if self.folder.is_dir() and self.out.resolve().is_relative_to(self.folder.resolve()):
+            raise ConfigError(
+                f"{self.out} lies inside {self.folder}", "give an --out outside the images"
+            )
         for key in OWN.keys() & self.overrides.keys():
             raise ConfigError(f"{key} is chosen by auto", f"remove it; {OWN[key]}")
 

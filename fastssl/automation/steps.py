@@ -23,7 +23,7 @@ from fastssl.conversion import convert as run_convert
 from fastssl.engine.build import read_weights
 from fastssl.engine.launch import run_training
 from fastssl.errors import DataError
-from fastssl.models import backbones, pretrained
+from fastssl.models import pretrained
 from fastssl.probing.choose import choose as run_choose
 from fastssl.probing.probe import probe as run_probe
 from fastssl.report import write as write_report
@@ -100,8 +100,8 @@ def check(request: Request, state: State) -> None:
     state.check("store", request.store_inputs(), request.store, exists=converted)
     state.check("probe", lasting(request.probe_overrides), request.probe, exists=probed)
     state.check("asked", request.training_inputs(), request.run, exists=trained)
-    name, settings = budget.configuration(request)
-    load(name, settings, trust_code=request.trust_code)  # reports wrong settings of the training
+    name, given = budget.configuration(request)
+    load(name, given, trust_code=request.trust_code)  # reports wrong settings of the training
     if not converted:
         check_labels(request)
     if not probed:
@@ -121,11 +121,8 @@ def check_labels(request: Request) -> None:
 
 
 def check_weights(request: Request) -> None:
-    """Raise before any work if the network or its weights are not there."""
+    """Raise before any work if the weights of the network are not there."""
     config = request.network.config
-    reference = backbones.parse(config.model)
-    if reference:
-        backbones.check(reference)
     own = models.own_inputs(config.model) if config.pretrained else None
     if own and config.pretrained is True:
         pretrained.download(config.model, own.size)
@@ -137,7 +134,8 @@ def choose_images(request: Request, state: State) -> dict[str, Any]:
     """Convert images of which none has a label, and list those to label first."""
     listed = request.to_label.exists()
     state.check("choose", request.choice_inputs(), request.to_label, exists=listed)
-    check_weights(request)
+    if not listed:
+        check_weights(request)
     options = Options(no_labels=True, size=request.side)
     sized = ["--size", request.side] if request.side else []
     command = typed("convert", request.folder, request.bare_store, "--no-labels", *sized)

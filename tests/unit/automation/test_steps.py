@@ -175,6 +175,30 @@ def test_missing_weights_are_reported_before_the_conversion(place):
     assert not (place / "out").exists()
 
 
+def test_a_missing_library_is_reported_before_any_work(place, monkeypatch):
+    from fastssl.models import backbones
+
+    monkeypatch.setattr(backbones, "import_problem", lambda _: "is not installed")
+    monkeypatch.setattr(backbones, "own_inputs", None)
+    with pytest.raises(ConfigError, match="needs timm, which is not installed"):
+        auto(model="timm:resnet18")
+    assert not (place / "out").exists()
+
+
+def test_results_inside_the_images_are_refused(place):
+    with pytest.raises(ConfigError, match="lies inside"):
+        auto(out="images/out")
+    assert not (place / "images/out").exists()
+
+
+def test_validation_images_choose_without_test_images(place):
+    write_folder(place / "many", 2, 8)
+    done = fastssl.auto("many", out="out", minutes=0.9, validation=0.4, **TINY)
+    assert [row["accuracy"] for row in done["runs"]] == [None, None]
+    assert all(row["validation"] is not None for row in done["runs"])
+    assert "validation images" in done["best"]
+
+
 @pytest.mark.parametrize("key", ["steps", "max_time", "store"])
 def test_a_key_that_auto_chooses_is_refused(place, key):
     with pytest.raises(ConfigError, match=f"{key} is chosen by auto"):
