@@ -50,9 +50,9 @@ def test_a_batch_that_does_not_fit_into_memory_is_not_chosen(store, monkeypatch)
 
 
 def test_too_few_steps_name_the_minutes_that_suffice(store, monkeypatch):
-    cost = Cost(0.05, 10.0, 0)
+    cost = Cost(0.04, 10.0, 0)
     why = plan(store, monkeypatch, 2, cost, 30.0)["why"]
-    assert why.startswith("25 steps of 2.4 s fit into the 2 minutes")
+    assert why.startswith("34 steps of 1.9 s fit into the 2 minutes")
     minutes = int(why.rsplit(" ", 1)[1])
     assert plan(store, monkeypatch, minutes, cost, 30.0)["steps"] >= budget.FEWEST
     assert "why" in plan(store, monkeypatch, minutes - 1, cost, 30.0)
