@@ -109,12 +109,14 @@ def test_closing_ends_the_thread_and_the_producer():
     assert ended.is_set() and not thread.is_alive()
 
 
-def hanging(stuck):
-    """Return a producer that makes one item and then hangs."""
+def hanging(stuck, made=None):
+    """Return a producer that makes one item, sets `made`, and then hangs."""
 
     def produce(take):
         take()
         yield 0
+        if made:
+            made.set()
         stuck.wait()
         raise AssertionError("the producer went on")
 
@@ -122,12 +124,13 @@ def hanging(stuck):
 
 
 def test_a_stop_request_ends_the_wait_for_a_stalled_producer():
-    stuck, looks = threading.Event(), itertools.count()
+    stuck, made, looks = threading.Event(), threading.Event(), itertools.count()
     # The request comes at the fourth look of a wait that is under way.
-    ring = Ring(hanging(stuck), list, ahead=1, patience=2, stop=lambda: next(looks) >= 3)
+    ring = Ring(hanging(stuck, made), list, ahead=1, patience=2, stop=lambda: next(looks) >= 3)
     try:
+        assert made.wait(60)  # a busy machine may start the thread late
         assert next(ring) == 0
-        looks = itertools.count()
+        assert next(looks) == 0  # the item was there: no look
         assert next(ring, "ended") == "ended"  # without a request, StalledError
         ring.close()  # does not wait for the thread
         assert not stuck.is_set()
@@ -136,8 +139,17 @@ def test_a_stop_request_ends_the_wait_for_a_stalled_producer():
 
 
 def test_a_stop_request_does_not_drop_an_item_that_is_there():
-    ring = Ring(*counting(range(3), []), ahead=1, stop=lambda: True)
-    assert [item[0] for item in ring] == [0, 1, 2]
+    all_there = threading.Event()
+
+    def produce(take):
+        for number in range(3):
+            take()
+            yield number
+        all_there.set()
+
+    ring = Ring(produce, list, ahead=1, stop=lambda: True)
+    assert all_there.wait(60)
+    assert list(ring) == [0, 1, 2]
 
 
 def test_closing_waits_for_a_thread_only_so_long(monkeypatch):
