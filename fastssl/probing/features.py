@@ -3,7 +3,8 @@
 They lie in STORE/features: they move and vanish with the images that they describe, and neither
 `verify` nor the fingerprint reads a file that the manifest does not list. A file KEY.npy is
 complete. While it is computed, its rows are appended to KEY.part, and KEY.json holds how many of
-them are on the disk, so that an interrupted pass goes on where it was.
+them are on the disk, so that an interrupted pass goes on where it was. A pass that the network or
+the store makes impossible leaves neither.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -29,7 +31,7 @@ from fastssl import plugins
 from fastssl.config.schema import RunConfig
 from fastssl.engine.devices import Device
 from fastssl.engine.signals import Stop
-from fastssl.errors import ConfigError, DataError, writing
+from fastssl.errors import ConfigError, DataError, ResourceError, writing
 from fastssl.models.classifier import classifier_of, features_of
 from fastssl.tracking.progress_bar import Progress
 from pipelines.errors import UserError
@@ -118,14 +120,14 @@ def _compute(network: FrozenNetwork, store: Store, path: Path, shape: tuple[int,
     np.lib.format.write_array_header_1_0(header, about)
     start, row = len(header.getvalue()), 4 * shape[1]
     done = _rows_done(part, record, lambda rows: start + rows * row)
-    with open(part, "r+b" if done else "wb") as file:
+    with _kept_if_resumable(part, record), open(part, "r+b" if done else "wb") as file:
         file.write(header.getvalue())
         file.truncate(start + done * row)  # rows after the record may be zeros after a power cut
         file.seek(0, os.SEEK_END)
         with Stop() as stop, Progress(shape[0], "computing features") as bar:
             bar.advance(done)
             recorded = time.monotonic()
-            for rows in _batches(network, store, done):
+            for rows in _read_batches(network, store, done):
                 file.write(np.ascontiguousarray(rows, "<f4").data)
                 done += len(rows)
                 bar.advance(len(rows))
@@ -140,6 +142,19 @@ def _compute(network: FrozenNetwork, store: Store, path: Path, shape: tuple[int,
     record.unlink(missing_ok=True)
 
 
+@contextmanager
+def _kept_if_resumable(part: Path, record: Path) -> Iterator[None]:
+    """Remove what a failed pass leaves if no later one can go on from it."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, (ConfigError, DataError)):  # the next pass would fail where it did
+            record.unlink(missing_ok=True)
+        if not record.exists():
+            part.unlink(missing_ok=True)
+        raise
+
+
 def _rows_done(part: Path, record: Path, end_of: Callable[[int], int]) -> int:
     try:
         done = int(read_json(record)["rows"])
@@ -152,6 +167,19 @@ def _record(file: IO[bytes], record: Path, done: int) -> None:
     file.flush()
     os.fsync(file.fileno())
     write_json(record, {"rows": done})
+
+
+def _read_batches(
+    network: FrozenNetwork, store: Store, done: int
+) -> Iterator[npt.NDArray[np.float32]]:
+    """Yield what `_batches` does; its OSError is about the images, not about the features."""
+    try:
+        yield from _batches(network, store, done)
+    except OSError as error:
+        raise ResourceError(
+            f"the images of {store.path} can't be read: {error.strerror or error}",
+            "check that disk, then type the same line again",
+        ) from error
 
 
 def _batches(network: FrozenNetwork, store: Store, done: int) -> Iterator[npt.NDArray[np.float32]]:

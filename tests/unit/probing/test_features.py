@@ -1,5 +1,6 @@
 """The cache of frozen features: complete or resumed, and one file for each set of weights."""
 
+import errno
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from fastssl.config.resolve import load
-from fastssl.errors import DataError
+from fastssl.errors import DataError, ResourceError
 from fastssl.models.classifier import features_of
 from fastssl.probing import features
 from fastssl.probing.choose import open_network
@@ -194,12 +195,51 @@ def test_a_killed_pass_goes_on(store, number, monkeypatch):
         assert np.array_equal(found[name], rows)
 
 
-def test_features_that_are_not_finite_are_refused(store):
-    network = backbone(store)
-    with torch.no_grad():
-        next(network.model.parameters()).fill_(float("nan"))
+@pytest.mark.parametrize("rows", [0, 64])
+def test_features_that_are_not_finite_are_refused_and_leave_no_file(store, rows, monkeypatch):
+    monkeypatch.setattr(features, "EVERY", 0.0)
+    network, original, counted = backbone(store), features._forward, []
+
+    def forward(network, images):
+        if sum(counted) >= rows:
+            with torch.no_grad():
+                next(network.model.parameters()).fill_(float("nan"))
+        counted.append(len(images))
+        return original(network, images)
+
+    monkeypatch.setattr(features, "_forward", forward)
     with pytest.raises(DataError, match="not finite"):
         compute_features(network, store)
+    assert files(store) == []
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_failure_to_read_images_is_not_reported_as_one_to_write(store, recorded, monkeypatch):
+    monkeypatch.setattr(features, "EVERY", 0.0 if recorded else 1e9)
+    original = features.EvaluationBatches.__iter__
+
+    def batches(self):
+        for number, batch in enumerate(original(self)):
+            if number == 3:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            yield batch
+
+    monkeypatch.setattr(features.EvaluationBatches, "__iter__", batches)
+    with pytest.raises(ResourceError, match="can't be read: Input/output error") as caught:
+        compute_features(backbone(store), store)
+    assert str(store.path) in caught.value.what and "space" not in caught.value.fix
+    assert files(store) == ([".json", ".part"] if recorded else [])
+
+
+def test_a_failure_to_write_names_the_folder_of_the_features(store, monkeypatch):
+    def fail(file, record, done):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(features, "EVERY", 0.0)
+    monkeypatch.setattr(features, "_record", fail)
+    with pytest.raises(ResourceError, match=r"features can't be written: No space left") as caught:
+        compute_features(backbone(store), store)
+    assert "free space" in caught.value.fix and files(store) == []
 
 
 def test_a_damaged_file_is_computed_again(store):
