@@ -24,7 +24,7 @@ from fastssl.inference.pseudo_label import unlabeled
 from fastssl.models.classifier import classifier_of
 from fastssl.probing import to_label
 from fastssl.probing.features import FrozenNetwork, compute_features
-from fastssl.probing.graph import CHUNK, Floats, Indices, Space, nearest
+from fastssl.probing.graph import CHUNK, SAMPLE, Floats, Indices, Space, grouped, nearest
 from fastssl.probing.probe import configure, warn_of_random_weights
 from fastssl.tracking.console import messages
 from pipelines.convert.ensure import ensure_store
@@ -81,11 +81,16 @@ def checked_count(store: Store, left: int, count: int, per_class: bool) -> int:
     """Return how many images to choose, after checking that there are as many."""
     if per_class and not store.classes:
         raise ConfigError(f"the classes of {store.path} are not known", "remove --per-class")
-    total = count * store.classes if per_class else count
-    if not 1 <= total <= left:
+    total, limit = (count * store.classes if per_class else count), min(left, SAMPLE)
+    if not 1 <= total <= limit:
+        bound = f"{left:,} of {store.path} have no label"
+        if total > limit == SAMPLE:  # k-means finds no more clusters than it sees images
+            bound = f"{SAMPLE:,} are the most that can be chosen at once"
+        most = limit // store.classes if per_class else limit
+        fix = f"use -n 1 to {most}" if most else "remove --per-class"
         raise ConfigError(
-            f"{total:,} images are asked for, and {left:,} of {store.path} have no label",
-            f"use -n 1 to {left}" if left else "every image has a label already",
+            f"{total:,} images are asked for, and {bound}",
+            fix if left else "every image has a label already",
         )
     return total
 
@@ -134,8 +139,7 @@ def typical(space: Space, open_images: Indices, count: int, seed: int) -> Indice
     centers, clusters = space.clusters(number, seed)
     queue: list[tuple[int, int, int]] = []  # labels, -size, cluster
     ranked: dict[int, list[int]] = {}  # images of a cluster, the most typical one last
-    for cluster in range(number):
-        members = np.flatnonzero(clusters == cluster)
+    for cluster, members in enumerate(grouped(clusters, number)):
         if is_open[members].any():
             order = members[np.argsort(typicality(space, members, centers[cluster]), kind="stable")]
             ranked[cluster] = order[is_open[order]].tolist()

@@ -69,6 +69,12 @@ class Space:
         return fitted.cluster_centers_, np.concatenate(labels)
 
 
+def grouped(clusters: Indices, count: int) -> list[Indices]:
+    """Return the images of each of `count` clusters, in ascending order."""
+    order = np.argsort(clusters, kind="stable")
+    return np.split(order, np.searchsorted(clusters[order], np.arange(1, count)))
+
+
 def _parts(rows: npt.NDArray[Any]) -> list[slice]:
     return [slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK)]
 
@@ -118,7 +124,7 @@ def neighbor_graph(space: Space, seed: int = 0) -> sparse.csr_array:
 def _near_clusters(space: Space, seed: int) -> Any:
     """Yield the images of each cluster, those around it, and the neighbors among the latter."""
     centers, labels = space.clusters(max(len(space.rows) // GROUP, 1), seed)
-    members = [np.flatnonzero(labels == number) for number in range(len(centers))]
+    members = grouped(labels, len(centers))
     around = nearest(centers, centers, NEAR)[0]
     for number, own in enumerate(members):
         if len(own):

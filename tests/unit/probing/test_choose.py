@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from PIL import Image
 
 import fastssl
 from fastssl.errors import ConfigError
-from fastssl.probing import choose
+from fastssl.probing import choose, graph
 from fastssl.probing.choose import typical, uncertain
 from fastssl.probing.graph import Space
 from pipelines.store.store import open_store
@@ -200,6 +201,30 @@ def test_impossible_numbers_are_refused(photos, data, tmp_path):
     with pytest.raises(ConfigError, match="the name of the sheet"):
         fastssl.choose(store, 4, out=tmp_path / "a.html", **SETTINGS)
     assert not os.listdir(tmp_path)
+
+
+def test_more_images_than_k_means_sees_are_refused_with_the_bound(photos, tmp_path, monkeypatch):
+    for module in (graph, choose):
+        monkeypatch.setattr(module, "SAMPLE", 20, raising=False)
+    with pytest.raises(ConfigError, match="asked for, and 20 are the most") as caught:
+        fastssl.choose(photos.parent / "store", 21, out=tmp_path / "a.csv", **SETTINGS)
+    assert caught.value.fix == "use -n 1 to 20"
+    done = fastssl.choose(photos.parent / "store", 20, out=tmp_path / "a.csv", **SETTINGS)
+    assert done["images"] == 20
+
+
+@pytest.mark.parametrize(
+    ("left", "fix"),
+    [(100, "use -n 1 to 2"), (27, "use -n 1 to 2"), (9, "remove --per-class")],
+)
+def test_the_bound_for_each_class_is_named(left, fix, monkeypatch):
+    monkeypatch.setattr(choose, "SAMPLE", 20, raising=False)
+    store = SimpleNamespace(classes=10, path="digits")
+    with pytest.raises(ConfigError) as caught:
+        choose.checked_count(store, left, 3, per_class=True)
+    assert caught.value.fix == fix
+    if left > 9:
+        assert choose.checked_count(store, left, 2, per_class=True) == 20
 
 
 def test_images_without_labels_cannot_be_trained_on(photos, tmp_path):

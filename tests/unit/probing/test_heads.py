@@ -82,6 +82,13 @@ def test_an_approximate_graph_has_nearly_the_edges_of_the_exact_one(monkeypatch)
     assert (found * exact).sum() > 0.9 * exact.sum()
 
 
+def test_images_are_grouped_by_cluster_also_where_one_is_empty():
+    clusters = np.array([3, 0, 3, 1, 0], np.int32)
+    found = graph.grouped(clusters, 5)
+    assert [group.tolist() for group in found] == [[1, 4], [3], [], [0, 2], []]
+    assert [group.tolist() for group in graph.grouped(clusters * 0, 1)] == [[0, 1, 2, 3, 4]]
+
+
 def test_nearest_images_are_the_same_in_parts_and_at_once(monkeypatch):
     rows, _ = blobs(300)
     space = Space.of(rows[:250])
