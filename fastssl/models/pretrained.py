@@ -112,14 +112,19 @@ def download(model: str, size: tuple[int, int]) -> dict[str, Tensor]:
 
 
 def load(model: nn.Module, tensors: Tensors, source: str) -> None:
-    """Load what fits into a network and log the rest; raise if less than half of it is found."""
+    """Load what fits into a network and log the rest; raise if less than half of its body is found.
+
+    Its classifier does not count: of a tiny network it is half of the tensors.
+    """
     own = model.state_dict()
     given = _own_names(model, own, _as_in_timm(model, tensors))
     found = {name: tensor for name, tensor in given.items() if _fits(tensor, own.get(name))}
-    if 2 * len(found) < len(own):
+    body = [name for name in own if name.split(".")[0] not in ("classifier", "heads")] or list(own)
+    fitting = sum(name in found for name in body)
+    if 2 * fitting < len(body):
         raise ConfigError(
-            f"{source} has {len(found)} of the {len(own)} tensors of this model. Names there: "
-            f"{listed(list(tensors), 3)}; names here: {listed(list(own), 3)}",
+            f"{source} has {fitting} of the {len(body)} tensors of this model. Names there: "
+            f"{listed(list(tensors), 3)}; names here: {listed(body, 3)}",
             "give the weights of the same model",
         )
     model.load_state_dict({**own, **found})

@@ -68,12 +68,39 @@ def test_a_classifier_of_other_classes_keeps_its_own_and_is_listed(weights, tmp_
 
 
 def test_less_than_half_is_refused_with_names_of_both_sides(weights, tmp_path):
-    some = dict(list(weights.items())[:60])
+    some = dict(list(weights.items())[:59])
     torch.save(some, tmp_path / "w.pth")
-    with pytest.raises(ConfigError, match="60 of the 122 tensors") as caught:
+    with pytest.raises(ConfigError, match="59 of the 120 tensors") as caught:
         loaded(tmp_path / "w.pth")
     assert "conv1.weight, bn1.weight, bn1.bias and" in caught.value.what
     assert "body.conv1.weight, body.bn1.weight, body.bn1.bias and" in caught.value.what
+
+
+class Tiny(nn.Module):
+    def __init__(self, name, width=4):
+        super().__init__()
+        self.add_module(name, nn.Conv2d(3, width, 3))
+        self.classifier = nn.Linear(4, 2)
+
+
+def test_a_file_of_which_only_the_classifier_fits_is_refused():
+    own, other = Tiny("conv"), Tiny("layer").state_dict()
+    with pytest.raises(ConfigError, match="0 of the 2 tensors"):
+        pretrained.load(own, other, "w.pth")
+    half = Tiny("conv", width=5).state_dict() | {"conv.bias": torch.ones(4)}
+    pretrained.load(own, half, "w.pth")
+    assert own.conv.bias.tolist() == [1] * 4
+
+
+def test_a_network_without_a_body_takes_its_classifier():
+    class Only(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.classifier = nn.Linear(4, 2)
+
+    one, other = Only(), Only()
+    pretrained.load(one, other.state_dict(), "w.pth")
+    assert torch.equal(one.classifier.weight, other.classifier.weight)
 
 
 def test_a_network_whose_own_names_have_a_prefix_takes_the_weights_of_its_runs():
