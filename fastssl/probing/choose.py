@@ -64,9 +64,10 @@ def choose(
             open_images = np.flatnonzero(found.labels("train") < 0)
         to_label.check_out(found, out)
         total = checked_count(found, len(open_images), count, per_class)
-        space = Space.of(compute_features(network, found)["train"])
+        rows = compute_features(network, found)["train"]
+        space = Space.of(rows)
         if run is not None:
-            uncertainty = 1 - margins(network, space.rows, open_images)
+            uncertainty = 1 - margins(network, rows, open_images)
             chosen = uncertain(space, open_images, uncertainty, total, seed)
         else:
             chosen = typical(space, open_images, total, seed)

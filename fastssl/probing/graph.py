@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,30 +27,49 @@ FEW = 20_000  # images up to which k-means sees all of them in every step
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """Some rows of a table, in a given order, that are read only where they are indexed."""
+
+    table: Floats  # [M, F], mapped from a file
+    indices: Indices  # [N] of rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return N, F."""
+        return len(self.indices), *self.table.shape[1:]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, chosen: slice | Indices) -> Floats:
+        return self.table[self.indices[chosen]]
+
+
+@dataclass(frozen=True, slots=True)
 class Space:
     """Features, standardized by the mean and deviation of a store's training images."""
 
-    rows: Floats  # [N, F] as computed, mapped from a file
+    rows: Floats | Selection  # [N, F] as computed, mapped from a file
     mean: npt.NDArray[np.float64]  # [F]
     std: npt.NDArray[np.float64]  # [F], 1 for a feature that never changes
 
     @classmethod
-    def of(cls, rows: Floats) -> Space:
+    def of(cls, rows: Floats | Selection) -> Space:
         """Measure features [N, F], a part of them at a time."""
-        parts = [rows[part] for part in _parts(rows)]
-        mean = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / len(rows)
-        squares = sum(np.square(part - mean).sum(axis=0) for part in parts)
+        parts = _parts(rows)
+        mean = sum(rows[part].sum(axis=0, dtype=np.float64) for part in parts) / len(rows)
+        squares = sum(np.square(rows[part] - mean).sum(axis=0) for part in parts)
         std = np.sqrt(squares / len(rows))
         return cls(rows, mean, np.where(std > 1e-12 * np.abs(mean), std, 1.0))
 
-    def standardized(self, rows: Floats) -> Floats:
+    def standardized(self, rows: Floats | Selection) -> Floats:
         """Return features [n, F] with mean 0 and deviation 1 over the training images."""
         found = np.empty(rows.shape, np.float32)
         for part in _parts(rows):  # the differences are float64
             found[part] = (rows[part] - self.mean) / self.std
         return found
 
-    def unit(self, rows: Floats) -> Floats:
+    def unit(self, rows: Floats | Selection) -> Floats:
         """Return standardized features of length 1: their products are cosines."""
         found = self.standardized(rows)
         for part in _parts(found):
@@ -75,7 +95,7 @@ def grouped(clusters: Indices, count: int) -> list[Indices]:
     return np.split(order, np.searchsorted(clusters[order], np.arange(1, count)))
 
 
-def _parts(rows: npt.NDArray[Any]) -> list[slice]:
+def _parts(rows: Sized) -> list[slice]:
     return [slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK)]
 
 

@@ -158,7 +158,7 @@ def warn_of_random_weights(config: RunConfig) -> None:
 def make_task(store: Store, split: Split, rows: Rows) -> Task:
     """Return the features that a training would see: all but those of validation images."""
     seen = np.union1d(split.labeled, split.unlabeled)
-    space = graph.Space.of(rows if len(seen) == len(rows) else rows[seen])
+    space = graph.Space.of(rows if len(seen) == len(rows) else graph.Selection(rows, seen))
     labels = store.labels("train")[split.labeled]
     labeled = np.searchsorted(seen, split.labeled)
     return Task(space, graph.neighbor_graph(space), labeled, labels, store.classes)

@@ -1,6 +1,7 @@
 """Heads on features: against closed forms, and their choice by cross-validation."""
 
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from scipy import sparse
 from fastssl.probing import graph, heads
 from fastssl.probing.graph import Space
 from fastssl.probing.heads import Linear, Query, Task
-from fastssl.probing.probe import measure
+from fastssl.probing.probe import make_task, measure
 
 
 def blobs(count=60, classes=3, width=8, seed=0, noise=1.0):
@@ -54,6 +55,25 @@ def test_unit_features_take_little_more_memory_than_the_result():
     plain = (rows.astype(np.float64) - rows.mean(axis=0, dtype=np.float64)) / rows.std(axis=0)
     expected = plain / np.linalg.norm(plain, axis=1, keepdims=True)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_features_are_not_copied_where_validation_is_held_out(monkeypatch):
+    rows = np.random.default_rng(0).normal(size=(10 * graph.CHUNK, 16)).astype(np.float32)
+    labeled, unlabeled = np.arange(0, 20, 2), np.arange(21, len(rows))
+    store = SimpleNamespace(labels=lambda split: np.arange(len(rows)) % 5, classes=5)
+    split = SimpleNamespace(labeled=labeled, unlabeled=unlabeled)
+    monkeypatch.setattr(graph, "neighbor_graph", lambda space: None)
+    tracemalloc.start()
+    task = make_task(store, split, rows)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 0.8 * rows.nbytes  # a part of the rows in double precision, and the indices
+    seen = np.concatenate([labeled, unlabeled])
+    expected = Space.of(rows[seen])
+    assert np.array_equal(task.space.mean, expected.mean)
+    assert np.array_equal(task.space.std, expected.std)
+    assert np.array_equal(task.rows, rows[labeled])
+    assert np.array_equal(task.space.unit(task.space.rows), expected.unit(rows[seen]))
 
 
 def test_the_graph_holds_the_nearest_neighbors_by_cosine_and_no_loops():
