@@ -182,13 +182,17 @@ def spread(
     has, the result is F = (1 - a) (I - a S)^-1 Y, with its rows divided by their sums.
     Paper: https://proceedings.neurips.cc/paper/2003/hash/87682805257e619d49b8e0dfdc14affa-Abstract.html
     """
-    given = np.zeros((graph.shape[0], classes))
-    given[labeled, labels] = 1 / np.bincount(labels, minlength=classes)[labels]
-    found = given
-    for _ in range(STEPS):
-        found = ALPHA * (graph @ found) + (1 - ALPHA) * given
+    counts = np.bincount(labels, minlength=classes)
+    found = np.zeros((graph.shape[0], classes))
+    found[labeled, labels] = given = 1 / counts[labels]
+    for _ in range(STEPS):  # two tables [N, C] at a time: Y is only its entries of labeled images
+        found = graph @ found
+        found *= ALPHA
+        found[labeled, labels] += (1 - ALPHA) * given
     # An image that no label reaches has equal shares of the classes that have a label.
-    return shares(found + 1e-15 * given.any(axis=0))
+    found += 1e-15 * (counts > 0)
+    found /= found.sum(axis=1, keepdims=True)
+    return found
 
 
 def shares(scores: Probabilities) -> Probabilities:

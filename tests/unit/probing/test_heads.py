@@ -44,6 +44,24 @@ def test_spreading_equals_its_closed_form():
     np.testing.assert_allclose(found, exact, atol=1e-4)
 
 
+def test_spreading_takes_twice_the_memory_of_its_result():
+    count, classes = 4_000, 50
+    ring = sparse.eye_array(count, k=1, format="csr") + sparse.eye_array(count, k=7, format="csr")
+    normal = graph.normalized(sparse.csr_array(ring + ring.T))
+    labeled = np.arange(0, 2 * classes)
+    tracemalloc.start()
+    found = graph.spread(normal, labeled, labeled % classes, classes)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.2 * found.nbytes
+    given = np.zeros((count, classes))
+    given[labeled, labeled % classes] = 0.5
+    plain = given
+    for _ in range(graph.STEPS):
+        plain = graph.ALPHA * (normal @ plain) + (1 - graph.ALPHA) * given
+    assert np.array_equal(found, graph.shares(plain + 1e-15))
+
+
 def test_unit_features_take_little_more_memory_than_the_result():
     rows = np.random.default_rng(0).normal(size=(10 * graph.CHUNK, 16)).astype(np.float32)
     space = Space.of(rows)
