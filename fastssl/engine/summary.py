@@ -14,12 +14,14 @@ import numpy as np
 from fastssl import models
 from fastssl.engine import step_memory
 from fastssl.engine.build import Learner, TrainingData
+from fastssl.engine.build_data import weights_file
 from fastssl.engine.loop import Training
 from fastssl.engine.progress import LAST
 from fastssl.tracking.console import clock
 from pipelines.text import listed
 
 logger = logging.getLogger(__name__)
+RESIZED = "bicubic"  # the interpolation of convert
 
 
 class RunSummary(TypedDict, total=False):
@@ -136,18 +138,24 @@ def few_labels(learner: Learner, data: TrainingData) -> list[str]:
 
 
 def pretraining(learner: Learner, data: TrainingData) -> list[str]:
-    """Return a line on pretrained weights that are not used, or not at the size they expect."""
+    """Return lines on pretrained weights that are not used, or expect images of another kind."""
     config = learner.resolved.config
     if not config.pretrained:
         hint = "note    from pretrained weights fewer labels suffice: fastssl train own_pretrained"
         return [hint] if config.data == "own" else []
-    own = models.own_inputs(config.model)
-    if config.image_size or own is None or data.size[0] >= own.size[0]:
-        return []
-    return [
-        f"note    {config.model} was trained on {own.size[0]}x{own.size[1]} pixels: "
-        f"fastssl convert SOURCE OUT --size {own.size[0]}"
-    ]
+    own, lines, file = models.own_inputs(config.model), [], weights_file(config)
+    if own and not config.image_size and data.size[0] < own.size[0]:
+        lines.append(
+            f"note    {config.model} was trained on {own.size[0]}x{own.size[1]} pixels: "
+            f"fastssl convert SOURCE OUT --size {own.size[0]}"
+        )
+    from_run = file and file.suffix == ".ckpt"  # which has seen what convert resized
+    if own and own.interpolation != RESIZED and not from_run:
+        lines.append(
+            f"note    {config.model} was trained on images of {own.interpolation} interpolation; "
+            f"convert resizes by {RESIZED}"
+        )
+    return lines
 
 
 def end_lines(summary: RunSummary, path: Path, *, own_model: bool = False) -> list[str]:

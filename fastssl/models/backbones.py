@@ -46,10 +46,11 @@ CHOICES: dict[str, tuple[str, float, float]] = {
     "timm:vit_small_patch16_224": ("ViT-S/16", 22.05, 4.60),
     "timm:vit_small_patch14_dinov2": ("ViT-S/14 of DINOv2, at 518 pixels", 22.06, 46.70),
     "timm:vit_base_patch16_224": ("ViT-B/16", 86.57, 17.56),
-    "torchvision:efficientnet_v2_s": ("EfficientNetV2-S, at 384 pixels", 21.46, 8.37),
+    "torchvision:efficientnet_v2_s": ("EfficientNetV2-S, at 384 pixels, bilinear", 21.46, 8.37),
 }
 """Good choices: a sentence, millions of parameters, and GFLOPs (multiply-adds) of an image of the
-model's own size, both with its classifier of ImageNet."""
+model's own size, both with its classifier of ImageNet. The sentence names an interpolation that is
+not bicubic, which is that of `convert`."""
 
 
 class Reference(NamedTuple):
@@ -66,6 +67,7 @@ class Inputs(NamedTuple):
     size: tuple[int, int]  # height and width
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    interpolation: str  # bilinear or bicubic
 
 
 def parse(text: str) -> Reference | None:
@@ -135,12 +137,13 @@ def own_inputs(reference: Reference) -> Inputs:
 
         found = get_pretrained_cfg(name)
         side = arguments.get("img_size", found.input_size[-1])
-        return Inputs((side, side), tuple(found.mean), tuple(found.std))
+        return Inputs((side, side), tuple(found.mean), tuple(found.std), found.interpolation)
     from torchvision.models import get_model_weights
 
     preset = get_model_weights(name).DEFAULT.transforms()
     side = arguments.get("image_size", preset.crop_size[0])
-    return Inputs((side, side), tuple(preset.mean), tuple(preset.std))
+    resized = preset.interpolation.value
+    return Inputs((side, side), tuple(preset.mean), tuple(preset.std), resized)
 
 
 def body(

@@ -138,12 +138,21 @@ def test_arguments_follow_the_name():
 @pytest.mark.parametrize(
     ("name", "inputs"),
     [
-        ("timm:resnet18", ((224, 224), *IMAGENET)),
-        ("timm:vit_tiny_patch16_224", ((224, 224), (0.5,) * 3, (0.5,) * 3)),
-        ("torchvision:resnet18", ((224, 224), *IMAGENET)),
+        ("timm:resnet18", ((224, 224), *IMAGENET, "bicubic")),
+        ("timm:vit_tiny_patch16_224", ((224, 224), (0.5,) * 3, (0.5,) * 3, "bicubic")),
+        ("timm:dla34", ((224, 224), *IMAGENET, "bilinear")),
+        ("torchvision:resnet18", ((224, 224), *IMAGENET, "bilinear")),
         ("wrn-28-2", None),
     ],
 )
 def test_own_inputs_are_those_of_the_published_weights(name, inputs):
     needs(name)
     assert own_inputs(name) == inputs
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_good_choice_names_an_interpolation_other_than_converts(name):
+    needs(name)
+    interpolation = own_inputs(name).interpolation
+    assert ("bilinear" in CHOICES[name][0]) == (interpolation == "bilinear")
+    assert interpolation in ("bilinear", "bicubic")

@@ -215,14 +215,19 @@ def test_a_pretrained_run_keeps_its_preprocessing_and_passes_it_on(data, weights
     keys = {k: int(v) if str(v).isdigit() else v for k, v in keys.items()} | {"tensorboard": False}
     first, second = tmp_path / "first", tmp_path / "second"
     fastssl.train("digits", out=first, pretrained=str(tmp_path / "w.pth"), mean=[0.1] * 3, **keys)
-    assert "was trained on 224x224 pixels" in capfd.readouterr().err
+    lines = capfd.readouterr().err
+    assert "was trained on 224x224 pixels" in lines
+    assert "was trained on images of bilinear interpolation; convert resizes by bicubic" in lines
     content = checkpoint.read(first / "checkpoints" / "best.ckpt")
     assert content["preprocessing"]["mean"] == [0.1] * 3
     assert content["preprocessing"]["std"] == [0.229, 0.224, 0.225]
     assert fastssl.load(first).preprocessing.mean == (0.1,) * 3
     Path(tmp_path / "w.pth").unlink()  # not needed any more
     assert 0 <= fastssl.evaluate(first)["error"] <= 100
+    capfd.readouterr()
     fastssl.train("digits", out=second, pretrained=str(first), **keys)
+    lines = capfd.readouterr().err
+    assert "was trained on 224x224 pixels" in lines and "interpolation" not in lines
     assert checkpoint.read(second / "checkpoints" / "best.ckpt")["preprocessing"]["mean"] == (
         [0.1] * 3
     )
