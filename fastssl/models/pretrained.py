@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,15 +101,37 @@ def download(model: str, size: tuple[int, int]) -> dict[str, Tensor]:
     """Return the weights that timm or torchvision publish for a network."""
     reference = backbones.parse(model)
     assert reference is not None
+    problem = ""
     try:
-        made = backbones.body(reference, size, pretrained=True)
+        with _reached_hub() if reference.library == "timm" else nullcontext("") as problem:
+            made = backbones.body(reference, size, pretrained=True)
     except (OSError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join((problem or str(error)).split())[:200]
         raise DataError(
             f"the weights of {model} cannot be downloaded: {reason}",
             "get them where there is a network, then type pretrained=FILE",
         ) from error
     return dict(made.state_dict())
+
+
+@contextmanager
+def _reached_hub() -> Iterator[str]:
+    """Use only the cache of huggingface_hub if the Hub cannot be reached; yield the reason.
+
+    The library has no setting for its attempts: it would make 14 of them, log each and take 50 s.
+    """
+    from huggingface_hub import constants, get_session
+
+    problem, offline = "", constants.HF_HUB_OFFLINE
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # of the HTTP library, which differs among versions
+        problem = str(error) or type(error).__name__
+    constants.HF_HUB_OFFLINE = offline or bool(problem)
+    try:
+        yield problem
+    finally:
+        constants.HF_HUB_OFFLINE = offline
 
 
 def load(model: nn.Module, tensors: Tensors, source: str) -> None:

@@ -170,6 +170,37 @@ def test_a_failed_download_names_the_way_without_one(monkeypatch):
     assert "pretrained=FILE" in caught.value.fix
 
 
+def test_an_unreachable_hub_is_asked_once_and_its_cache_is_used(monkeypatch, tmp_path, caplog):
+    hub = pytest.importorskip("huggingface_hub", reason="timm is not installed")
+    pytest.importorskip("timm", reason="timm is not installed")
+    asked = []
+
+    class Session:
+        def head(self, address, timeout):
+            asked.append((address, timeout))
+            raise OSError("no route to host")
+
+    monkeypatch.setattr(hub, "get_session", Session)
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(DataError, match="cannot be downloaded: no route to host") as caught:
+        pretrained.download("timm:resnet18", (32, 32))
+    assert len(str(caught.value).splitlines()) == 2 and "pretrained=FILE" in caught.value.fix
+    assert asked == [(hub.constants.ENDPOINT, hub.constants.HF_HUB_ETAG_TIMEOUT)]
+    assert not caplog.records
+    found = []
+
+    def cached(*given, **keys):
+        found.append(hub.is_offline_mode())
+        return nn.Linear(2, 2)
+
+    monkeypatch.setattr("timm.create_model", cached)
+    assert list(pretrained.download("timm:resnet18", (32, 32))) == ["weight", "bias"]
+    assert found == [True] and not hub.is_offline_mode()
+    monkeypatch.setattr(Session, "head", lambda *given, **keys: None)
+    pretrained.download("timm:resnet18", (32, 32))
+    assert found == [True, False]
+
+
 def test_true_needs_a_library_that_has_weights():
     with pytest.raises(ConfigError, match="pretrained=true needs model=timm:NAME"):
         load_config("digits", ["pretrained=true"])
