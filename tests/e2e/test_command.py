@@ -97,7 +97,7 @@ def test_a_run_leaves_all_it_promises_and_says_what_to_type_next(finished):
     assert list((out / "tensorboard").glob("events.*"))
 
 
-def test_eval_needs_the_folder_alone_and_repeats_the_runs_own_figures(finished, forked):
+def test_eval_needs_the_folder_alone_and_repeats_the_runs_own_metrics(finished, forked):
     out, _ = finished
     summary = json.loads((out / "summary.json").read_text())
     best = json.loads(forked("eval", out, "--json").stdout)

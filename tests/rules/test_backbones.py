@@ -23,11 +23,11 @@ ADAMW = ["optimizer=adamw", "lr=0.001", "warmup=2", "layer_decay=0.8"]
 
 @EVERY
 def test_a_killed_run_is_the_uninterrupted_one(name, data, tmp_path):
-    words = [f"model={name}", *ADAMW, "drop_path=0.3"]
+    overrides = [f"model={name}", *ADAMW, "drop_path=0.3"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert runs.train(whole, *words) == 0
-    assert runs.train(broken, *words, kill_at=5) == -9
-    assert runs.train(broken, *words, resume=True) == 0
+    assert runs.train(whole, *overrides) == 0
+    assert runs.train(broken, *overrides, kill_at=5) == -9
+    assert runs.train(broken, *overrides, resume=True) == 0
     runs.assert_same_run(whole, broken)
 
 
@@ -37,9 +37,9 @@ def test_a_killed_run_is_the_uninterrupted_one(name, data, tmp_path):
     ids=["vit", "convnext", "efficientnet"],
 )
 def test_two_ranks_train_as_one_process(name, data, tmp_path):
-    words = [f"model={name}", *ADAMW, "steps=4", "algo.threshold=0.2"]
+    overrides = [f"model={name}", *ADAMW, "steps=4", "algo.threshold=0.2"]
     for world in (1, 2):
-        codes = ranked.train(world, tmp_path / f"w{world}", *words, before=ranked.in_double)
+        codes = ranked.train(world, tmp_path / f"w{world}", *overrides, before=ranked.in_double)
         assert codes == [0] * world, ranked.message(tmp_path / f"w{world}", 0)
     one, two = (runs.last(tmp_path / f"w{world}")["model"] for world in (1, 2))
     for key, value in one.items():
@@ -73,8 +73,8 @@ def test_a_step_compiles_in_one_graph(name, data):
 def trained(request, data, tmp_path_factory):
     """Return a run of a network, trained in this process."""
     out = tmp_path_factory.mktemp("backbone") / "run"
-    words = [*TINY, f"model={request.param}", "optimizer=adamw", "lr=0.001", "steps=20"]
-    keys = dict(word.split("=", 1) for word in words)
+    overrides = [*TINY, f"model={request.param}", "optimizer=adamw", "lr=0.001", "steps=20"]
+    keys = dict(override.split("=", 1) for override in overrides)
     keys = {k: float(v) if v.replace(".", "").isdigit() else v for k, v in keys.items()}
     keys = {k: int(v) if isinstance(v, float) and v == int(v) else v for k, v in keys.items()}
     fastssl.train("digits", out=out, **{**keys, "tensorboard": False})

@@ -50,29 +50,31 @@ def system(folder: Path, **programs: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "programs"),
+    ("arguments", "programs"),
     [
         ([], {"pkg_config": '[ "$*" = "--exists opencv4 libturbojpeg" ]'}),
         (["browser"], {"chromium": "", "chromedriver": ""}),
         (["browser"], {"chromium_browser": "", "chromedriver": ""}),
     ],
 )
-def test_what_is_there_already_needs_no_debian(tmp_path, words, programs):
-    command = [str(BASH), str(SCRIPT), *words]
+def test_what_is_there_already_needs_no_debian(tmp_path, arguments, programs):
+    command = [str(BASH), str(SCRIPT), *arguments]
     done = subprocess.run(command, env=system(tmp_path, **programs), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("words", "programs", "missing"),
+    ("arguments", "programs", "missing"),
     [
         ([], {"pkg_config": "exit 1"}, "OpenCV and libturbojpeg"),
         ([], {}, "OpenCV and libturbojpeg"),
         (["browser"], {"chromium": ""}, "chromium and chromedriver"),
     ],
 )
-def test_what_is_missing_is_named_where_it_cannot_be_installed(tmp_path, words, programs, missing):
-    command = [str(BASH), str(SCRIPT), *words]
+def test_what_is_missing_is_named_where_it_cannot_be_installed(
+    tmp_path, arguments, programs, missing
+):
+    command = [str(BASH), str(SCRIPT), *arguments]
     done = subprocess.run(command, env=system(tmp_path, **programs), capture_output=True, text=True)
     assert done.returncode == 3
     what, fix = done.stderr.splitlines()

@@ -42,8 +42,8 @@ def trained_steps(learner, feed, steps=3):
     "algorithm", ["fixmatch", "fixmatch algo.forward=split", "meanteacher", "remixmatch"]
 )
 def test_what_is_frozen_stays_as_it_is(data, frozen, algorithm, optimizer):
-    words = f"algorithm={algorithm}".split()
-    learner, feed = made(*words, optimizer, "lr=0.03", f"freeze={frozen}", "weight_decay=0.1")
+    overrides = f"algorithm={algorithm}".split()
+    learner, feed = made(*overrides, optimizer, "lr=0.03", f"freeze={frozen}", "weight_decay=0.1")
     with torch.no_grad():  # statistics of their own, as those of a pretrained network
         for net in (learner.model, learner.ema.model):
             for name, buffer in net.named_buffers():
@@ -114,11 +114,11 @@ def test_a_class_without_a_label_has_the_logit_zero():
 
 
 def test_class_means_are_computed_at_a_fresh_start_only(data, tmp_path):
-    out, words = tmp_path / "run", ["head_init=means", "freeze=backbone"]
-    assert runs.train(out, *words, kill_at=4) == -9
-    assert runs.train(out, *words, before=forbid_means, resume=True) == 0
+    out, overrides = tmp_path / "run", ["head_init=means", "freeze=backbone"]
+    assert runs.train(out, *overrides, kill_at=4) == -9
+    assert runs.train(out, *overrides, before=forbid_means, resume=True) == 0
     whole = tmp_path / "whole"
-    assert runs.train(whole, *words) == 0
+    assert runs.train(whole, *overrides) == 0
     runs.assert_same_run(whole, out)
 
 
@@ -130,10 +130,10 @@ def forbid_means():
 
 @pytest.mark.parametrize("frozen", ["backbone", "batchnorm"])
 def test_two_ranks_start_and_train_as_one(data, tmp_path, frozen):
-    words = ["head_init=means", f"freeze={frozen}", "temperature=0.2", "labels=50"]
-    words += ["steps=4", "lr=0.001"]  # small: BatchNorm that is frozen bounds nothing
+    overrides = ["head_init=means", f"freeze={frozen}", "temperature=0.2", "labels=50"]
+    overrides += ["steps=4", "lr=0.001"]  # small: BatchNorm that is frozen bounds nothing
     for world in (1, 2):
-        codes = ranked.train(world, tmp_path / f"w{world}", *words, before=ranked.in_double)
+        codes = ranked.train(world, tmp_path / f"w{world}", *overrides, before=ranked.in_double)
         assert codes == [0] * world, ranked.message(tmp_path / f"w{world}", 0)
     one, two = (runs.last(tmp_path / f"w{world}")["model"] for world in (1, 2))
     for name, value in one.items():
@@ -144,7 +144,7 @@ def test_two_ranks_start_and_train_as_one(data, tmp_path, frozen):
 def sharp(data, tmp_path_factory):
     """Return a run with a temperature, and its network without one."""
     out = tmp_path_factory.mktemp("sharp") / "run"
-    keys = dict(word.split("=") for word in TINY)
+    keys = dict(override.split("=") for override in TINY)
     fastssl.train("digits", out=out, temperature=0.25, labels=400, **keys)
     model = fastssl.load(out)
     plain = models.build("wrn-10-1", classes=10).eval()
@@ -229,17 +229,17 @@ def build(classes, drop_path):
 def test_a_killed_run_with_stochastic_depth_is_the_uninterrupted_one(data, tmp_path, drop_path):
     pytest.importorskip("timm")
     (tmp_path / "net.py").write_text(TRANSFORMER)
-    words = [f"model={tmp_path / 'net.py'}:build", f"drop_path={drop_path}", "--trust-code"]
-    words += ["optimizer=adamw", "lr=0.001", "warmup=3", "layer_decay=0.7", "head_lr=0.01"]
+    overrides = [f"model={tmp_path / 'net.py'}:build", f"drop_path={drop_path}", "--trust-code"]
+    overrides += ["optimizer=adamw", "lr=0.001", "warmup=3", "layer_decay=0.7", "head_lr=0.01"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert runs.train(whole, *words) == 0
-    assert runs.train(broken, *words, kill_at=5) == -9
-    assert runs.train(broken, *words, resume=True) == 0
+    assert runs.train(whole, *overrides) == 0
+    assert runs.train(broken, *overrides, kill_at=5) == -9
+    assert runs.train(broken, *overrides, resume=True) == 0
     runs.assert_same_run(whole, broken)
     state = runs.last(whole)["optimizer"]["state"]
     assert {float(entry["step"]) for entry in state.values()} == {8.0}
     if drop_path:
-        assert runs.train(tmp_path / "other", *words, "drop_path=0") == 0
+        assert runs.train(tmp_path / "other", *overrides, "drop_path=0") == 0
         other, with_it = (runs.last(tmp_path / n)["model"] for n in ("other", "whole"))
         assert not torch.equal(other["classifier.weight"], with_it["classifier.weight"])
 
