@@ -46,7 +46,7 @@ from fastssl.inference.predictor import Predictor
 from fastssl.inference.pseudo_label import PseudoLabels, pseudo_label
 from fastssl.inference.store_match import match_labels
 from fastssl.inference.trained_model import trained_code
-from fastssl.tracking.console import clock, messages
+from fastssl.tracking.console import clock, messages, only_progress
 from fastssl.tracking.run_dir import COMPLETE, RunFolder
 from fastssl.version import __version__
 from pipelines.files import read_json, write_atomic
@@ -149,7 +149,8 @@ def cross_fit(
             folder = place / f"fold-{number}"
             if not summary_of(folder):
                 logger.info(f"model {number + 1} of {len(folds)}: {folder}")
-                retrain(fold_config(model, store, withheld, folder), folder)
+                with only_progress():  # the rest is in its log.txt
+                    retrain(fold_config(model, store, withheld, folder), folder)
             # A fold of somebody else's run folder is trusted no more than the run.
             fold = Predictor(
                 folder, model.which, str(model.device.device), trust_code=model.trusts_code

@@ -112,6 +112,23 @@ def messages(*, quiet: bool = False) -> Iterator[None]:
         LOGGER.setLevel(level)
 
 
+@contextmanager
+def only_progress() -> Iterator[None]:
+    """Show no lines but progress and warnings on stderr in the block; log files get all of them."""
+
+    def shown(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING or getattr(record, "shown_by_bar", False)
+
+    handlers = [one for one in LOGGER.handlers if isinstance(one, ConsoleHandler)]
+    for handler in handlers:
+        handler.addFilter(shown)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(shown)
+
+
 def open_log(path: Path) -> None:
     """Write the messages of the surrounding `messages()` block to a file, from the first on."""
     files = [one for one in LOGGER.handlers if isinstance(one, LogFile)]

@@ -155,6 +155,23 @@ def test_code_that_a_fold_names_is_trusted_no_more_than_the_run(
     assert not (tmp_path / "executed").exists()
 
 
+def test_a_fold_shows_one_line_and_its_progress_and_its_log_has_the_rest(
+    store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = train(tmp_path / "r", store, log_every=4)
+    capfd.readouterr()
+    fastssl.label(run, store.path, tmp_path / "p.csv", cross_fit=2, floor=0.01)
+    lines = capfd.readouterr().err.splitlines()
+    shown = [line.split(":")[0].split("  ")[0] for line in lines]
+    steps = ["step 4/8", "step 8/8"]
+    assert shown == ["cross-fitting", "model 1 of 2", *steps, "model 2 of 2", *steps]
+    logs = [path.read_text() for path in run.glob("cross-fit/*/fold-?/log.txt")]
+    assert len(logs) == 2
+    assert all("next: fastssl" in log and " learn " in log for log in logs)
+    train(tmp_path / "other", store)
+    assert "next: fastssl" in capfd.readouterr().err
+
+
 def test_other_inputs_get_other_models(store: Store, tmp_path: Path) -> None:
     run = train(tmp_path / "r", store)
     fastssl.label(run, store.path, tmp_path / "p.csv", cross_fit=2, floor=0.01)
