@@ -106,11 +106,12 @@ def make_record(
     ratio: Mapping[str, float],
     **more: Any,
 ) -> dict[str, Any]:
-    """Return the object that `fastssl profile --json` prints."""
+    """Return the object that `fastssl profile --json` prints, without absolute paths."""
+    overrides = [_relative(override) for override in settings.get("overrides", ())]
     return {
         "what": what,
         "environment": environment(),
-        "settings": dict(settings),
+        "settings": {**settings, "overrides": overrides} if overrides else dict(settings),
         "results": results,
         "ratio": dict(ratio),
         **more,

@@ -74,3 +74,10 @@ def test_a_record_is_saved_by_what_it_measured(tmp_path: Path) -> None:
     file = measure.save({"what": "views 32", "results": []}, tmp_path / "results")
     assert file.name == "views-32.json" and json.loads(file.read_text())["results"] == []
     assert [f.name for f in file.parent.iterdir()] == ["views-32.json"]
+
+
+def test_a_record_names_no_folder_of_its_machine_in_the_overrides():
+    given = {"config": "cifar10", "overrides": ("batch=8", "store=/somewhere/store-cifar10")}
+    record = measure.make_record("train", given, [], {})
+    assert record["settings"] == {**given, "overrides": ["batch=8", "store=store-cifar10"]}
+    assert measure.make_record("step", {"batch": 8}, [], {})["settings"] == {"batch": 8}
