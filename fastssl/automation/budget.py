@@ -40,11 +40,13 @@ class Cost:
 def configuration(request: Request) -> tuple[str, dict[str, Any]]:
     """Return the configuration of the fine-tuning and its settings, without those of the budget.
 
+    Compiled steps would take another time than those that are measured.
+
     A network without pretrained weights is trained from the beginning: its probe has learned
     nothing that could be fine-tuned.
     """
     given = {key: value for key, value in request.overrides.items() if key != "pretrained"}
-    settings: dict[str, Any] = {"store": str(request.store), **given}
+    settings: dict[str, Any] = {"compile": "off", "store": str(request.store), **given}
     if not request.network.config.pretrained:
         return "own", {"model": request.network.config.model, **settings}
     # The classifier of the probe, which is better than means of features: after 60 steps from two
@@ -76,7 +78,7 @@ def sizes(resolved: ResolvedConfig, given: dict[str, Any]) -> list[tuple[int, in
 
 
 def plan(request: Request, store: Store, spent: float) -> dict[str, Any]:
-    """Return the settings of the fine-tuning that fits into the time; {"why": ...} if none does."""
+    """Return the settings (`state.CHOICES`) that fit into the time; {"why": ...} if none do."""
     if spent >= 60 * request.minutes:
         return {"why": f"the {request.minutes:g} minutes are over; --minutes {MINUTES:g} allows it"}
     name, settings = configuration(request)
@@ -84,8 +86,7 @@ def plan(request: Request, store: Store, spent: float) -> dict[str, Any]:
     resolved = load(name, settings, trust_code=consent)
     choices = sizes(resolved, request.overrides)
     least = {"batch": choices[-1][0], "ratio": choices[-1][1]}
-    # Compiled steps would take another time than those that are measured.
-    small = {"compile": "off", **settings, **least}
+    small = {**settings, **least}
     logger.info(f"  measured by: {typed('train', name, *as_typed(small), '--dry-run')}")
     cost = measure(load(name, small, trust_code=consent))
     views = len(resolved.algorithm.views)
@@ -102,7 +103,7 @@ def plan(request: Request, store: Store, spent: float) -> dict[str, Any]:
     if steps < FEWEST:
         needed = 60 * request.minutes - left + FEWEST * step
         return {"why": too_short(request, max(steps, 0), step, needed)}
-    return {**small, "batch": batch, "ratio": ratio, **paced(resolved, request, steps, step)}
+    return {"batch": batch, "ratio": ratio, **paced(resolved, request, steps, step)}
 
 
 def too_short(request: Request, steps: int, step: float, needed: float) -> str:

@@ -7,6 +7,7 @@ again with other options.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,9 @@ from pipelines.files import Lock, read_json, write_json
 
 NAME = "auto.json"
 LOCK = ".auto.lock"
+# What `budget.plan` chooses for the training.
+CHOICES = {"batch", "ratio", "steps", "warmup", "log_every"}
+CHOICES |= {"eval_every", "eval_every_late", "checkpoint_every"}
 FIX = "free space or permissions there, or take another --out"
 
 
@@ -29,7 +33,7 @@ class State:
         self.content: dict[str, Any] = {}
         if (out / NAME).exists():
             self.content = read_json(out / NAME)
-            if not isinstance(self.content, dict):
+            if not is_valid(self.content):
                 raise DataError(f"{out / NAME} is damaged", "take another --out")
 
     def record(self, name: str, entry: Any) -> None:
@@ -65,6 +69,22 @@ class State:
                 f"{product} was made {option(key, old)}, not {option(key, new)}",
                 f"type the command {option(key, old)} to go on, or take another --out",
             )
+
+
+def is_valid(content: Any) -> bool:
+    """Return True if `State` can have written this; a file of somebody else may hold anything.
+
+    Only whole numbers are taken from the choices for the training: other settings could name code.
+    """
+    if not isinstance(content, dict) or not all(isinstance(one, dict) for one in content.values()):
+        return False
+    seconds, train = content.get("seconds", {}).values(), content.get("train", {})
+    chosen = train.items() if set(train) != {"why"} else ()
+    return (
+        all(type(one) in (int, float) and 0 <= one < math.inf for one in seconds)
+        and all(key in CHOICES and type(value) is int for key, value in chosen)
+        and (not chosen or "steps" in train)
+    )
 
 
 def option(key: str, value: Any) -> str:

@@ -208,13 +208,13 @@ def probe(request: Request, state: State) -> None:
 
 def train(request: Request, state: State, store: Store) -> bool:
     """Fine-tune from the probe if the time allows; return True if there is a trained run."""
-    name, _ = budget.configuration(request)
     chosen = planned(request, state, store)
     if "why" in chosen:
-        logger.info(f"3/5 train: left out: {chosen['why']}")
+        logger.info(for_terminal(f"3/5 train: left out: {chosen['why']}"))
         return False
-    folder = RunFolder(request.run)
-    done = folder.finished_steps() == chosen["steps"]
+    name, given = budget.configuration(request)
+    done = RunFolder(request.run).finished_steps() == chosen["steps"]
+    chosen = {**chosen, **given}
     parts = ["train", name, *settings(chosen), "--out", request.run, "--resume"]
     show("3/5 train", typed(*parts), request.run if done else None)
     if not done:
@@ -226,11 +226,10 @@ def train(request: Request, state: State, store: Store) -> bool:
 
 
 def planned(request: Request, state: State, store: Store) -> dict[str, Any]:
-    """Return the settings of the fine-tuning: those of an earlier call, or as many steps as fit."""
-    asked, saved = request.training_inputs(), state.content.get("train", {})
+    """Return what an earlier call has chosen, or as many steps as fit into the time."""
+    asked, saved = request.training_inputs(), state.content.get("train")
     if saved and state.content.get("asked") == asked:
-        free = {key: value for key, value in request.overrides.items() if key not in asked}
-        return saved if "why" in saved else {**saved, **free}
+        return dict(saved)
     if not ("test" in store.splits or request.overrides.get("validation")):
         return {
             "why": "no image would show whether it is better than the probe; give --test DIR or "

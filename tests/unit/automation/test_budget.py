@@ -20,7 +20,7 @@ def plan(store, monkeypatch, minutes, cost, spent=0.0, **overrides):
     given = {"model": "wrn-10-1", "data": "own", **overrides}
     del given["data"]
     request = Request(folder=Path("x"), out=Path("out"), minutes=minutes, overrides=given)
-    return budget.plan(request, store, spent)
+    return {**budget.plan(request, store, spent), **budget.configuration(request)[1]}
 
 
 def test_the_steps_fill_the_time_that_is_left(store, monkeypatch):

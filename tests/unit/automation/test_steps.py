@@ -235,3 +235,28 @@ def test_a_folder_of_others_and_a_folder_in_use_are_refused(place):
     with pytest.raises(ConfigError, match="another process is writing"):
         auto(out="other")
     lock.release()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"seconds": 5},
+        {"seconds": {"probe": "long"}},
+        {"seconds": {"probe": float("inf")}},
+        {"store": []},
+        {"probe": 7},
+        {"train": 5},
+        {"train": {"batch": 4}},
+        {"train": {"steps": "5"}},
+        {"train": {"steps": 5, "algorithm": "out/theirs.py"}},
+    ],
+)
+def test_a_state_that_auto_did_not_write_is_damaged(place, entry):
+    auto(minutes=0)
+    file = place / "out/auto.json"
+    asked = {**json.loads(file.read_text())["asked"], "--minutes": 0.9}
+    (place / "out/theirs.py").write_text("open('ran', 'w')")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "asked": asked, **entry}))
+    with pytest.raises(DataError, match="is damaged"):
+        auto()
+    assert not (place / "ran").exists()
