@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ from fastssl.engine.launch import run_training
 from fastssl.errors import DataError
 from fastssl.models import pretrained
 from fastssl.probing.choose import choose as run_choose
-from fastssl.probing.probe import probe as run_probe
+from fastssl.probing.probe import fit_probe
 from fastssl.report import write as write_report
 from fastssl.tracking.console import messages
 from fastssl.tracking.run_dir import RunFolder
@@ -195,15 +194,9 @@ def probe(request: Request, state: State) -> None:
     show("2/5 probe", command, request.probe if done else None)
     if done:
         return
-    if request.probe.exists() and "probe" in state.content:
-        shutil.rmtree(request.probe)  # what a killed probe has written; the features are kept
+    begun = "probe" in state.content  # what a killed probe has written is replaced
     state.record("probe", lasting(given))
-    store, consent = str(request.store), request.trust_code
-    timed(
-        state,
-        "probe",
-        lambda: run_probe(store, request.probe, given, trust_code=consent),
-    )
+    timed(state, "probe", lambda: fit_probe(request.network, request.probe, replace=begun))
 
 
 def train(request: Request, state: State, store: Store) -> bool:

@@ -12,6 +12,7 @@ from fastssl.automation import budget, steps
 from fastssl.automation.budget import Cost
 from fastssl.automation.state import LOCK, State
 from fastssl.errors import ConfigError, DataError
+from fastssl.tracking.run_dir import LOCK as RUN_LOCK
 from pipelines.files import Lock
 from pipelines.store.store import open_store
 from tests import runs
@@ -89,7 +90,7 @@ def test_what_is_complete_is_not_done_again(place, lines, monkeypatch):
     first = auto()
     files = {path: path.stat().st_mtime_ns for path in (place / "out").rglob("*.ckpt")}
     lines.clear()
-    for name in ("run_convert", "run_probe", "run_training"):
+    for name in ("run_convert", "fit_probe", "run_training"):
         monkeypatch.setattr(steps, name, None)
     monkeypatch.setattr(budget, "plan", None)
     assert auto(threads=2) == first  # the number of threads may change
@@ -211,6 +212,28 @@ def test_a_probe_that_was_cut_off_is_made_again(place):
     (place / "out/probe/summary.json").unlink()
     assert auto(minutes=0)["runs"][0]["accuracy"] is not None
     assert (place / "out/probe/summary.json").exists()
+
+
+def test_files_of_the_user_in_place_of_a_probe_are_kept(place):
+    auto(minutes=0)
+    mine = (place / "out/probe").rename(place / "mine")
+    (mine / "probe.json").unlink()
+    (mine / "config.yaml").unlink()
+    (place / "out/probe").symlink_to(mine)
+    files = sorted(path.name for path in mine.iterdir())
+    with pytest.raises(ConfigError, match="holds files, but no run"):
+        auto(minutes=0)
+    assert sorted(path.name for path in mine.iterdir()) == files
+
+
+def test_a_probe_that_another_process_writes_is_left_alone(place):
+    auto(minutes=0)
+    (place / "out/probe/probe.json").unlink()
+    lock = Lock(place / "out/probe" / RUN_LOCK)
+    with pytest.raises(ConfigError, match="another run is writing"):
+        auto(minutes=0)
+    lock.release()
+    assert (place / "out/probe/config.yaml").exists()
 
 
 @pytest.mark.parametrize(("code", "kind"), [(130, KeyboardInterrupt), (143, SystemExit)])
