@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 from dataclasses import dataclass, fields
@@ -53,8 +54,8 @@ class Request:
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other, before any work."""
-        if not self.minutes >= 0:
-            raise ConfigError(f"--minutes is {self.minutes}", "give 0 or more minutes")
+        if not 0 <= self.minutes < math.inf:
+            raise ConfigError(f"--minutes is {self.minutes}", "give a number of minutes, 0 or more")
         if self.choose is not None and self.labels:
             raise ConfigError("--choose is given with --labels", "remove one of the two")
         if self.folder.is_dir() and self.out.resolve().is_relative_to(self.folder.resolve()):

@@ -8,6 +8,7 @@ again with other options.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -92,8 +93,8 @@ def option(key: str, value: Any) -> str:
     if value is None:
         return f"without {key if key.startswith('--') else f'{key}=...'}"
     if key.startswith("--"):
-        return f"with {' '.join(flags({key: value}))}"
-    return f"with {value if key.isupper() else settings({key: value})[0]}"
+        return f"with {shlex.join(flags({key: value}))}"
+    return f"with {shlex.join([str(value)] if key.isupper() else settings({key: value}))}"
 
 
 @contextmanager

@@ -119,6 +119,21 @@ def test_other_options_are_refused_before_any_work(place, lines, changes, what):
     assert len(str(caught.value).splitlines()) == 2
 
 
+def test_a_path_with_spaces_in_a_refusal_is_quoted(place):
+    (place / "test").rename(place / "my test")
+    auto(test="my test", minutes=0)
+    with pytest.raises(ConfigError) as caught:
+        auto(test=None, minutes=0)
+    assert f"'{place}/my test' to go on" in str(caught.value)
+
+
+@pytest.mark.parametrize("minutes", [-1, float("nan"), float("inf")])
+def test_minutes_that_are_no_time_are_refused(place, minutes):
+    with pytest.raises(ConfigError, match="minutes= is"):
+        auto(minutes=minutes)
+    assert not (place / "out").exists()
+
+
 def test_training_settings_may_change_until_the_training_begins(place, lines):
     done = auto(minutes=0.2)
     assert len(done["runs"]) == 1 and done["run"] == "out/probe"
