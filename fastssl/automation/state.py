@@ -64,7 +64,7 @@ class State:
                 what = key.removeprefix("content of ")
                 raise ConfigError(
                     f"{product} was made with another content of {what}",
-                    "give the file as it was, or take another --out",
+                    "put it back as it was, or take another --out",
                 )
             raise ConfigError(
                 f"{product} was made {option(key, old)}, not {option(key, new)}",

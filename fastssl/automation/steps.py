@@ -61,7 +61,7 @@ def auto(
             return choose_images(request, state)
         check(request, state)
         store = convert(request, state)
-        probe(request, state)
+        probe(request, state, store)
         runs = [("probe", request.probe)]
         if train(request, state, store):
             runs.append(("fine-tuned", request.run))
@@ -186,15 +186,19 @@ def convert(request: Request, state: State) -> Store:
     return open_store(request.store)
 
 
-def probe(request: Request, state: State) -> None:
+def probe(request: Request, state: State, store: Store) -> None:
     """Fit classifiers to frozen features, if that is not done."""
+    images = {"content of FOLDER": store.fingerprint}
     given = request.probe_overrides
     command = typed("probe", request.store, *settings(given), "--out", request.probe)
     done = (request.probe / PROBED).exists()
+    # A store that was deleted is converted again, perhaps from other images.
+    state.check("images", images, request.probe, exists=done)
     show("2/5 probe", command, request.probe if done else None)
     if done:
         return
     begun = "probe" in state.content  # what a killed probe has written is replaced
+    state.record("images", images)
     state.record("probe", lasting(given))
     timed(state, "probe", lambda: fit_probe(request.network, request.probe, replace=begun))
 

@@ -4,6 +4,7 @@ import csv
 import json
 import logging
 import shlex
+import shutil
 
 import pytest
 
@@ -227,6 +228,16 @@ def test_a_probe_that_was_cut_off_is_made_again(place):
     (place / "out/probe/summary.json").unlink()
     assert auto(minutes=0)["runs"][0]["accuracy"] is not None
     assert (place / "out/probe/summary.json").exists()
+
+
+def test_a_probe_of_other_images_than_those_of_the_store_is_refused(place):
+    auto(minutes=0)
+    shutil.rmtree(place / "out/store")
+    assert auto(minutes=0)["run"] == "out/probe"  # the same images
+    shutil.rmtree(place / "out/store")
+    (place / "images/class0/picture1.png").unlink()
+    with pytest.raises(ConfigError, match="out/probe was made with another content of FOLDER"):
+        auto(minutes=0)
 
 
 def test_files_of_the_user_in_place_of_a_probe_are_kept(place):
