@@ -131,17 +131,19 @@ def check_weights(request: Request) -> None:
 
 def choose_images(request: Request, state: State) -> dict[str, Any]:
     """Convert images of which none has a label, and list those to label first."""
-    listed = request.to_label.exists()
-    state.check("choose", request.choice_inputs(), request.to_label, exists=listed)
+    listed, done = request.to_label.exists(), complete(request.bare_store)
+    inputs = request.choice_inputs()
+    images = {key: inputs[key] for key in ("FOLDER", "--size")}
+    state.check("unlabeled", images, request.bare_store, exists=done)
+    state.check("choose", inputs, request.to_label, exists=listed)
     if not listed:
         check_weights(request)
     options = Options(no_labels=True, size=request.side)
     sized = ["--size", request.side] if request.side else []
     command = typed("convert", request.folder, request.bare_store, "--no-labels", *sized)
-    done = complete(request.bare_store)
     show("1/2 convert", command, request.bare_store if done else None)
     if not done:
-        state.record("choose", request.choice_inputs())
+        state.record("unlabeled", images)
         run_convert(str(request.folder), request.bare_store, options)
     count, sheet = request.choose or CHOSEN, request.to_label.with_suffix(".html")
     given = settings(request.probe_overrides)
@@ -149,6 +151,7 @@ def choose_images(request: Request, state: State) -> dict[str, Any]:
     done = request.to_label.exists() and (sheet.exists() or filled(request))
     show("2/2 choose", typed(*parts), request.to_label if done else None)
     if not done:
+        state.record("choose", inputs)
         run_choose(
             str(request.bare_store),
             count,

@@ -179,6 +179,16 @@ def test_images_without_a_label_are_chosen_and_labeled(place, lines):
     assert (open_store(place / "out/store").labels("train") >= 0).sum() == 6
 
 
+def test_a_choice_that_was_cut_off_takes_other_options_but_no_other_images(place):
+    with pytest.raises(ConfigError):
+        fastssl.auto("flat", out="out", choose=1000, **TINY)  # the images are converted
+    assert (place / "out/unlabeled/dataset.json").exists()
+    with pytest.raises(ConfigError, match=r"out/unlabeled was made with .*flat, not with .*more"):
+        fastssl.auto("more", out="out", choose=6, **TINY)
+    done = fastssl.auto("flat", out="out", choose=6, **TINY)
+    assert fastssl.auto("flat", out="out", choose=6, **TINY) == done
+
+
 def test_labels_of_one_class_are_refused_before_the_conversion(place):
     (place / "labels.csv").write_text("loose0.jpg,a\nloose1.jpg,a\n")
     with pytest.raises(DataError, match="one class"):
