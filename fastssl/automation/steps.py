@@ -174,7 +174,11 @@ def filled(request: Request) -> bool:
 def timed(state: State, name: str, work: Callable[[], object]) -> None:
     """Do a step and record how long it took."""
     began = time.monotonic()
-    work()
+    try:
+        work()
+    except KeyboardInterrupt:
+        logger.info("interrupted; type the same command to continue")
+        raise
     state.add_seconds(name, time.monotonic() - began)
 
 

@@ -20,7 +20,9 @@ from fastssl.engine.summary import announce
 from pipelines.cpus import available_cpus
 
 logger = logging.getLogger(__name__)
-REHEARSED, PATIENCE = 10, 5.0  # a dry run starts no step after so many steps or seconds
+FEWEST, MOST = 10, 200  # steps of a dry run
+# Ten steps of a small network take less than a moment in which the machine does something else.
+SETTLED, PATIENCE = 2.0, 5.0  # seconds after which it ends if it has the fewest steps, or anyway
 
 
 class Measured(NamedTuple):
@@ -42,15 +44,20 @@ def measure(resolved: ResolvedConfig, group: process_group.Group) -> Measured:
         announce(learner, data, 0, "nothing is written")
         startup = time.monotonic() - began
         times: list[float] = []
-        for step, batch in enumerate(data.loader.iterate(0, min(REHEARSED, config.steps))):
-            began = time.monotonic()
+        ended = time.monotonic()
+        for step, batch in enumerate(data.loader.iterate(0, min(MOST, config.steps))):
             float(train_step(learner, batch, step).loss.detach())  # waits for the device
-            times.append(time.monotonic() - began)
+            began, ended = ended, time.monotonic()
+            times.append(ended - began)  # with the time to wait for the batch
+            limit = PATIENCE if len(times) < FEWEST else SETTLED
             # All ranks must stop after the same step: the next one has collectives.
-            if ranks.max(int(sum(times) > PATIENCE)):
+            if ranks.max(int(sum(times) > limit)):
                 break
         data.close()
     seconds = statistics.median(times[2:] or times[-1:])  # the first two warm up
+    load, cores = psutil.getloadavg()[0], available_cpus()
+    if load > cores:
+        logger.info(f"the machine is busy (load {load:.0f}, {cores} cores): alone it takes less")
     return Measured(learner, data, seconds, startup)
 
 
@@ -61,9 +68,6 @@ def rehearse(resolved: ResolvedConfig, group: process_group.Group, *, as_json: b
     expected = seconds * steps
     hours = expected / 3600
     logger.info(f"dry run: {seconds * 1000:.0f} ms a step, about {hours:.2f} h for the whole run")
-    load, cores = psutil.getloadavg()[0], available_cpus()
-    if load > cores:
-        logger.info(f"the machine is busy (load {load:.0f}, {cores} cores): alone it takes less")
     if compilation.is_possible(learner, expected):
         logger.info("measured without compiling, which may change it; compile=off never compiles")
     if as_json and group.ranks.rank == 0:

@@ -319,3 +319,13 @@ def test_a_state_that_auto_did_not_write_is_damaged(place, entry):
     with pytest.raises(DataError, match="is damaged"):
         auto()
     assert not (place / "ran").exists()
+
+
+def test_an_interruption_says_how_to_continue(place, lines, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(steps, "run_convert", interrupted)
+        auto()
+    assert lines[-1] == "interrupted; type the same command to continue"

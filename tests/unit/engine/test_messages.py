@@ -138,6 +138,17 @@ def test_a_dry_run_of_slow_steps_ends_after_one_and_mentions_a_busy_machine(
     assert "load 99" in caplog.text and "busy" in caplog.text
 
 
+@pytest.mark.parametrize(("settled", "steps"), [(0.0, 10), (600.0, 25)])
+def test_a_dry_run_of_fast_steps_goes_on_for_a_while(data, monkeypatch, settled, steps):
+    monkeypatch.setattr(dry_run, "PATIENCE", 600.0)
+    monkeypatch.setattr(dry_run, "SETTLED", settled)
+    taken = []
+    real = dry_run.train_step
+    monkeypatch.setattr(dry_run, "train_step", lambda *given: taken.append(1) or real(*given))
+    assert dry_run.rehearse(load("digits", [*TINY, "steps=25"]), Group(Ranks())) == 0
+    assert len(taken) == steps
+
+
 @pytest.mark.parametrize(("algorithm", "said"), [("flexmatch", 1), ("fixmatch", 0)])
 def test_that_all_is_trusted_at_first_is_explained_once(data, tmp_path, algorithm, said):
     out = tmp_path / "run"
