@@ -145,7 +145,7 @@ def rates(network: FrozenNetwork, store: Store, images: int, repetitions: int) -
 
         prepare = transforms.Compose(
             [
-                transforms.CenterCrop(network.size),
+                transforms.Resize(network.size, transforms.InterpolationMode.BICUBIC),
                 transforms.ToTensor(),
                 transforms.Normalize(network.mean, network.std),
             ]
