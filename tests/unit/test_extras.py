@@ -68,7 +68,7 @@ BROKEN = """
 import numpy as np
 from pipelines.convert import Options
 from pipelines.errors import ConfigError
-from pipelines.extras import import_problem
+from pipelines.extras import import_problem, install_line
 from pipelines.readers import READERS, choose
 from pipelines.store.store import open_store
 import sys
@@ -87,7 +87,7 @@ for action in (
     try:
         action()
     except ConfigError as error:
-        assert "libopencv" in error.what and "pip install" in error.fix
+        assert "libopencv" in error.what and install_line("ffcv", "broken") in error.fix
     else:
         raise AssertionError("a broken ffcv was used")
 """
