@@ -76,7 +76,8 @@ def test_a_record_is_saved_by_what_it_measured(tmp_path: Path) -> None:
     assert [f.name for f in file.parent.iterdir()] == ["views-32.json"]
 
 
-def test_a_record_names_no_folder_of_its_machine_in_the_overrides():
+def test_a_record_names_no_folder_of_its_machine_in_the_overrides(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # paths below the working folder are kept
     given = {"config": "cifar10", "overrides": ("batch=8", "store=/somewhere/store-cifar10")}
     record = measure.make_record("train", given, [], {})
     assert record["settings"] == {**given, "overrides": ["batch=8", "store=store-cifar10"]}
