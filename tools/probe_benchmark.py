@@ -103,16 +103,17 @@ def heads_of(task: Task, queries: dict[str, Any], seed: int) -> dict[str, dict[s
             "classes": len(set(task.labels.tolist())),
         }
 
-    def best_linear() -> Predict:
-        score = heads.cross_validate(task, "linear", seed)
-        return heads.linear(task, score.setting if score else heads.HEADS["linear"][1][0])
+    def best(name: str) -> Predict:
+        build, settings = heads.HEADS[name]
+        score = heads.cross_validate(task, name, seed)
+        return build(task, score.setting if score else settings[0])
 
     def distilled() -> Predict:
         fitted = heads.distill(task, predict["spreading"], seed)
         return lambda query: fitted.probabilities(task.space, query.rows)
 
-    add("linear", best_linear)
-    add("spreading", lambda: heads.spreading(task))
+    add("linear", lambda: best("linear"))
+    add("spreading", lambda: best("spreading"))
     add("spreading as linear", distilled)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,9 @@ Indices = npt.NDArray[np.int64]
 
 NEIGHBORS = 10
 POWER = 3  # of a cosine, for the weight of an edge: the nearest neighbors count most
-ALPHA = 0.9  # share of its label that an image takes from its neighbors
-STEPS = 100  # of the iteration, whose error falls by ALPHA in each
+ALPHAS = (0.9, 0.5)  # share of its label that an image takes from its neighbors
+ERROR = 1e-5  # of the iteration, at its end; it falls by this share in each step
+PRIOR = 0.3  # weight of what a classifier says of an image, where 1 is that of a label
 EXACT = 100_000  # images up to which all pairs are compared
 GROUP = 1_000  # images of a cluster in an approximate graph
 NEAR = 5  # clusters in which the neighbors of an image are searched then
@@ -174,23 +176,37 @@ def normalized(weights: sparse.csr_array) -> sparse.csr_array:
 
 
 def spread(
-    graph: sparse.csr_array, labeled: Indices, labels: Indices, classes: int
+    graph: sparse.csr_array,
+    labeled: Indices,
+    labels: Indices,
+    classes: int,
+    alpha: float = ALPHAS[0],
+    prior: Probabilities | None = None,
 ) -> Probabilities:
     """Return the class probabilities of all images, spread from the labeled ones.
 
     With the graph S and the labels Y, each class of which has the sum 1 however many labels it
-    has, the result is F = (1 - a) (I - a S)^-1 Y, with its rows divided by their sums.
+    has, the result is F = (1 - a) (I - a S)^-1 Y, with its rows divided by their sums. A `prior`
+    [N, C] stands in Y for the labels of the other images, with a lower weight.
     Paper: https://proceedings.neurips.cc/paper/2003/hash/87682805257e619d49b8e0dfdc14affa-Abstract.html
     """
-    counts = np.bincount(labels, minlength=classes)
-    found = np.zeros((graph.shape[0], classes))
-    found[labeled, labels] = given = 1 / counts[labels]
-    for _ in range(STEPS):  # two tables [N, C] at a time: Y is only its entries of labeled images
+    found = np.zeros((graph.shape[0], classes)) if prior is None else PRIOR * prior
+    found[labeled] = 0
+    found[labeled, labels] = 1
+    total = found.sum(axis=0)
+    known = np.bincount(labels, minlength=classes) > 0
+    found *= known * (1 - alpha) / np.maximum(total, 1e-12)
+    # A third table [N, C] only for a prior: without it, Y is its entries of labeled images.
+    given, of_prior = found[labeled, labels], None if prior is None else found.copy()
+    for _ in range(math.ceil(math.log(ERROR) / math.log(alpha))):
         found = graph @ found
-        found *= ALPHA
-        found[labeled, labels] += (1 - ALPHA) * given
+        found *= alpha
+        if of_prior is None:
+            found[labeled, labels] += given
+        else:
+            found += of_prior
     # An image that no label reaches has equal shares of the classes that have a label.
-    found += 1e-15 * (counts > 0)
+    found += 1e-15 * known
     found /= found.sum(axis=1, keepdims=True)
     return found
 

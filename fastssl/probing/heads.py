@@ -126,16 +126,28 @@ def _votes(task: Task, labels: Indices, weights: Probabilities) -> Probabilities
     return graph.shares(scores)
 
 
-def spreading(task: Task, unused: float = 0) -> Predict:
-    """Spread the labels over the graph; another image gets the mean of its neighbors."""
-    found = graph.spread(task.graph, task.labeled, task.labels, task.classes)
+def spreading(task: Task, alpha: float) -> Predict:
+    """Spread the labels over the graph; another image gets the mean of its neighbors.
+
+    An image without a label starts from what a linear classifier says of it. With few labels the
+    graph knows more than the classifier, with many the classifier does.
+    """
+    classifier = None
+    prior = None
+    if len(task.space.rows) <= graph.EXACT:  # a further table of [N, C]
+        classifier = fit_linear(task, HEADS["linear"][1][0], task.rows, task.labels)
+        prior = classifier.probabilities(task.space, task.space.rows[:])
+    found = graph.spread(task.graph, task.labeled, task.labels, task.classes, alpha, prior)
 
     def predict(query: Query) -> Probabilities:
         if query.indices is not None:
             return found[query.indices]
         unit = task.space.unit(query.rows)
         index, cosine = graph.nearest_images(task.space, unit, graph.NEIGHBORS)
-        scores = np.einsum("nk,nkc->nc", graph.edge_weights(cosine), found[index])
+        scores = graph.shares(np.einsum("nk,nkc->nc", graph.edge_weights(cosine), found[index]))
+        if classifier:
+            own = classifier.probabilities(task.space, query.rows)
+            scores = alpha * scores + (1 - alpha) * graph.PRIOR * own
         return graph.shares(scores)
 
     return predict
@@ -144,7 +156,7 @@ def spreading(task: Task, unused: float = 0) -> Predict:
 HEADS: dict[str, tuple[Callable[[Task, float], Predict], tuple[float, ...]]] = {
     "linear": (linear, (1.0, 1e-3, 1e-2, 0.1)),
     "knn": (knn, (1, 3, 5, 10)),
-    "spreading": (spreading, (0,)),
+    "spreading": (spreading, graph.ALPHAS),
 }
 """The heads by name, each with its settings; the first one is used where none can be compared."""
 

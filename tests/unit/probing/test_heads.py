@@ -1,5 +1,6 @@
 """Heads on features: against closed forms, and their choice by cross-validation."""
 
+import math
 import tracemalloc
 from types import SimpleNamespace
 
@@ -27,20 +28,22 @@ def task_of(rows, truth, labeled, classes=3):
     return Task(space, graph.neighbor_graph(space), labeled, truth[labeled], classes)
 
 
-def test_spreading_equals_its_closed_form():
+@pytest.mark.parametrize("a", graph.ALPHAS)
+@pytest.mark.parametrize("with_prior", [False, True])
+def test_spreading_equals_its_closed_form(a, with_prior):
     random = np.random.default_rng(0)
     dense = np.triu(random.random((12, 12)) * (random.random((12, 12)) < 0.5), 1)
     weights = dense + dense.T
     scale = np.diag(weights.sum(axis=1) ** -0.5)
     labeled, labels = np.array([0, 3, 7, 9]), np.array([1, 0, 1, 2])
-    given = np.zeros((12, 3))
-    given[0, 1] = given[7, 1] = 0.5
-    given[3, 0] = given[9, 2] = 1
-    a = graph.ALPHA
+    prior = random.dirichlet(np.ones(3), size=12) if with_prior else None
+    given = np.zeros((12, 3)) if prior is None else graph.PRIOR * prior
+    given[labeled] = np.eye(3)[labels]
+    given /= given.sum(axis=0)
     exact = np.linalg.inv(np.eye(12) - a * scale @ weights @ scale) @ given
     exact /= exact.sum(axis=1, keepdims=True)
     normal = graph.normalized(sparse.csr_array(weights))
-    found = graph.spread(normal, labeled, labels, 3)
+    found = graph.spread(normal, labeled, labels, 3, a, prior)
     np.testing.assert_allclose(found, exact, atol=1e-4)
 
 
@@ -56,10 +59,28 @@ def test_spreading_takes_twice_the_memory_of_its_result():
     assert peak < 2.2 * found.nbytes
     given = np.zeros((count, classes))
     given[labeled, labeled % classes] = 0.5
-    plain = given
-    for _ in range(graph.STEPS):
-        plain = graph.ALPHA * (normal @ plain) + (1 - graph.ALPHA) * given
-    assert np.array_equal(found, graph.shares(plain + 1e-15))
+    alpha = graph.ALPHAS[0]
+    plain = (1 - alpha) * given
+    for _ in range(math.ceil(math.log(graph.ERROR) / math.log(alpha))):
+        plain = alpha * (normal @ plain) + (1 - alpha) * given
+    np.testing.assert_allclose(found, graph.shares(plain + 1e-15), rtol=1e-12)
+
+
+def test_spreading_starts_from_a_linear_classifier_also_for_images_outside_the_graph():
+    rows, truth = blobs(noise=6.0)
+    task, queries, a = task_of(rows[:50], truth, np.arange(12)), rows[50:], 0.5
+    linear = heads.linear(task, heads.HEADS["linear"][1][0])
+    inside = graph.spread(task.graph, task.labeled, task.labels, 3, a, linear(Query(rows[:50])))
+    predict = heads.spreading(task, a)
+    np.testing.assert_allclose(predict(Query(rows[:50], np.arange(50))), inside)
+    cosine = task.space.unit(queries) @ task.space.unit(rows[:50]).T
+    for image, own in enumerate(linear(Query(queries))):
+        near = np.argsort(-cosine[image])[: graph.NEIGHBORS]
+        weight = np.clip(cosine[image, near], 1e-3, None)[:, None] ** graph.POWER
+        of_neighbors = (weight * inside[near]).sum(axis=0) / weight.sum()
+        expected = a * of_neighbors + (1 - a) * graph.PRIOR * own
+        found = predict(Query(queries[image : image + 1]))[0]
+        np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
 
 
 def test_unit_features_take_little_more_memory_than_the_result():
