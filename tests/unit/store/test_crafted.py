@@ -16,6 +16,7 @@ from pipelines.store import index, manifest
 from pipelines.store.records import jpeg_shape
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
+from tests.installed import INSTALLED_FORMATS
 from tests.small_stores import make_store
 
 NAMES = [name for name in READERS if READERS[name].installed]
@@ -25,9 +26,8 @@ SIZE = 32
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sound")
-    formats = tuple(name for name in ("ffcv", "dali") if name in NAMES) or ("dali",)
-    raw = make_store(folder / "raw", count=24, size=SIZE, formats=formats)
-    jpeg = make_store(folder / "jpeg", count=24, size=SIZE, quality=95, formats=formats)
+    raw = make_store(folder / "raw", count=24, size=SIZE, formats=INSTALLED_FORMATS)
+    jpeg = make_store(folder / "jpeg", count=24, size=SIZE, quality=95, formats=INSTALLED_FORMATS)
     return {"raw": raw.path, "jpeg": jpeg.path}
 
 
