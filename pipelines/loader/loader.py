@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -109,8 +108,7 @@ class Loader(AbstractContextManager["Loader"]):
         """Seconds without a batch after which ResourceError is raised."""
         self._labels = store.labels("train")
         self._rank, self._world = rank, world
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-        found = choose(store, "train", wanted=reader, device=device, ranks=ranks)
+        found = choose(store, "train", wanted=reader, device=device, world=world)
         self.choice = found.sentence
         self.reader = READERS[found.name].open(store, "train", threads=threads, device=device)
         self._transfer = Transfer(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,14 +26,17 @@ class Choice:
 
 
 def choose(
-    store: Store, split: str, *, wanted: str = "auto", device: str = "cpu", ranks: int = 1
+    store: Store, split: str, *, wanted: str = "auto", device: str = "cpu", world: int = 1
 ) -> Choice:
-    """Choose a reader for a split, given that `ranks` processes of this machine each open one."""
+    """Choose a reader for a split that each rank of this machine opens.
+
+    How many they are torchrun says; without it, all `world` ranks are on this machine.
+    """
     if wanted != "auto":
         return Choice(wanted, f"{wanted}: as configured ({READERS[wanted].summary})")
     info = store.splits[split]
     need = info.count * info.height * info.width * 3
-    free = free_memory(device) / ranks
+    free = free_memory(device) / int(os.environ.get("LOCAL_WORLD_SIZE", world))
     size = f"{info.count:,} images of {info.height}×{info.width} take {_amount(need)}"  # noqa: RUF001
     memory = "memory" if device == "cpu" else "GPU memory"
     if need <= SHARE * free:

@@ -30,8 +30,13 @@ def test_what_does_not_fit_is_streamed_and_the_sentence_says_why():
     assert found.name == "ffcv" and "streamed from disk" in found.sentence
 
 
-def test_ranks_of_one_machine_share_its_memory():
-    assert choose(store(30_000), "train", ranks=2).name == "ffcv"
+def test_ranks_of_one_machine_share_its_memory(monkeypatch):
+    assert choose(store(30_000), "train").name == "resident"
+    assert choose(store(30_000), "train", world=2).name == "ffcv"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")  # the others are on other machines
+    assert choose(store(30_000), "train", world=2).name == "resident"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert choose(store(30_000), "train", world=4).name == "ffcv"
 
 
 def test_a_gpu_decodes_jpeg_itself():
