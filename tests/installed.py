@@ -1,5 +1,8 @@
 """Marks for tests that need an optional package: without it they are skipped, with the reason."""
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +13,10 @@ from pipelines.extras import import_problem
 PACKAGES = {"dali": ("nvidia.dali",), "onnx": ("onnx", "onnxscript", "onnxruntime")}
 # The formats of stores that can be written here; tar shards need no package.
 INSTALLED_FORMATS = ("ffcv", "dali") if not import_problem("ffcv") else ("dali",)
+
+# What torch.compile calls for code of the CPU; a machine for the plain package may have none.
+COMPILER = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+needs_compiler = pytest.mark.skipif(not shutil.which(COMPILER), reason=f"there is no {COMPILER}")
 
 
 def needs(*extras: str) -> pytest.MarkDecorator:

@@ -13,6 +13,7 @@ from fastssl.algorithms import ALGORITHMS, Nets
 from fastssl.cli import listing
 from fastssl.distributed.collectives import Ranks
 from pipelines.loader.batch import Batch
+from tests.installed import needs_compiler
 from tests.steps import (
     LABELED,
     UNLABELED,
@@ -202,12 +203,14 @@ def test_a_step_is_one_graph(name):
 INDUCTOR = {"vat": 1e-3}
 
 
+@needs_compiler
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own making
 def test_flexmatch_compiles():
     compiled_equals_eager("flexmatch", "inductor", 1e-5)
 
 
 @pytest.mark.slow
+@needs_compiler
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "flexmatch"])
 def test_a_step_compiles(name):

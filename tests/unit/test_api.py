@@ -18,15 +18,17 @@ from pipelines.store.store import open_store
 from tests import ranked, runs
 
 
-def test_import_takes_no_torch_and_next_to_no_time() -> None:
+def test_import_takes_few_modules_and_no_package_of_others() -> None:
     program = (
-        "import sys, time; a = time.process_time(); import fastssl; b = time.process_time(); "
-        "heavy = {'torch', 'numpy', 'numba', 'PIL', 'pydantic'} & set(sys.modules); "
-        "assert not heavy, heavy; assert 'train' in dir(fastssl); print(b - a)"
+        "import sys; before = set(sys.modules); import fastssl; "
+        "assert 'train' in dir(fastssl); print(*set(sys.modules) - before)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 0.2  # seconds of the processor, so that a busy machine may pass
+    imported = done.stdout.split()
+    packages = {name.partition(".")[0] for name in imported}
+    assert packages - sys.stdlib_module_names == {"fastssl", "pipelines"}
+    assert len(imported) < 60, "importing fastssl takes next to no time"  # torch has 1,500 modules
 
 
 def test_every_name_is_there_and_no_module_hides_one() -> None:

@@ -12,6 +12,7 @@ from fastssl.algorithms import DatasetInfo
 from fastssl.algorithms.common import cpl
 from fastssl.distributed.collectives import Ranks
 from pipelines.loader.batch import Batch
+from tests.installed import needs_compiler
 
 MAPPINGS = {
     "convex": lambda x: x / (2 - x),
@@ -161,6 +162,7 @@ def test_two_ranks_hold_the_table_of_one(prior):
             assert all(torch.equal(state[key], one[key]) for key in one)
 
 
+@needs_compiler
 def test_compiles_to_one_kernel_called_once():
     from torch._inductor.utils import run_and_get_code
 

@@ -5,6 +5,7 @@ import torch
 from scipy import stats
 
 from fastssl.algorithms.common import rng
+from tests.installed import needs_compiler
 
 KEY = torch.tensor([12345, 67890])
 MANY = 40_000
@@ -74,6 +75,7 @@ def test_choice():
     assert len(counts) == 4 and (counts - MANY / 4).abs().max() < 500
 
 
+@needs_compiler
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own making
 def test_the_compiler_draws_the_same_bits():
     torch._dynamo.reset()

@@ -134,10 +134,13 @@ def test_interrupted(number, pets, tmp_path):
 
 def test_a_second_interrupt_does_not_disturb_the_cleaning_up(pets, tmp_path):
     """The process is held where it removes the half store, and interrupted again there."""
-    program = HELD.replace("wait()", "wait(2)").replace("cli.main()", INTERRUPTED)
+    # Held until its stdin is closed, which is after the signal was sent.
+    program = HELD.replace("threading.Event().wait()", "sys.stdin.read()")
+    program = program.replace("cli.main()", INTERRUPTED)
     moment = ("shutil", "rmtree", "2")  # the first call removes what a killed process left
     process = subprocess.Popen(
         [sys.executable, "-c", program, *moment, *words(pets, tmp_path / "out", "dali")],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=ROOT,

@@ -13,6 +13,7 @@ from fastssl.engine import compilation, devices
 from fastssl.engine.build import assemble
 from fastssl.errors import ResourceError
 from tests import runs
+from tests.installed import needs_compiler
 
 
 @pytest.fixture
@@ -104,6 +105,7 @@ def test_a_recompile_after_the_warm_up_is_reported_with_its_reason(caplog):
 
 
 @pytest.mark.slow
+@needs_compiler
 def test_a_second_start_is_warm_and_says_so(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     caplog.set_level(logging.INFO, compilation.__name__)

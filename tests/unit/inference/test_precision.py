@@ -66,7 +66,7 @@ def test_the_interval_contains_the_true_precision(
             assert accuracies[0] < result.accuracy <= accuracies[1], "not the model to test with"
             true = float((found.label == truth[found.indices])[trusted].mean())
             assert result.low <= true <= result.high, (quality, checkpoint, floor, result, true)
-            assert result.high - result.low < 0.4
+            assert result.high - result.low < 0.4 or result.trusted < 50
             assert bool(warnings_on(result)) == (result.low < precision.POOR)
             estimated += 1
     assert estimated >= 4

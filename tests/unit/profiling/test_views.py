@@ -1,12 +1,13 @@
 """The measurement of views counts what it makes, and its record adds up."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fastssl.errors import ConfigError
-from fastssl.profiling import views
+from fastssl.profiling import measure, views
 from fastssl.profiling.measure import Measured
 from fastssl.profiling.subjects import ViewsOptions
 
@@ -19,8 +20,25 @@ def small_work(count=48, size=32):
 def test_both_kernels_make_two_views_of_each_image():
     maker = views.ViewMaker(small_work(), 2)
     assert [maker.epoch(), maker.epoch()] == [96, 96]
-    assert 0 < views.sample_share(maker, batches=3) < 1
     assert views.DeviceViewMaker(small_work(), "cpu").epoch() == 96
+
+
+def test_the_share_of_sampling_is_its_time_over_that_of_all_work(monkeypatch):
+    now = [0.0]
+
+    def taking(seconds, real):
+        def work(*given, **named):
+            now[0] += seconds
+            return real(*given, **named)
+
+        return work
+
+    for module in (views, measure):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(views, "draw", taking(1.0, views.draw))  # twice a batch
+    monkeypatch.setattr(views, "apply", taking(6.0, views.apply))
+    maker = views.ViewMaker(small_work(), 2)
+    assert views.sample_share(maker, batches=3) == pytest.approx(0.25)
 
 
 def test_a_record_of_views_adds_up(monkeypatch):

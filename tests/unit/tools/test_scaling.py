@@ -1,6 +1,8 @@
 """Weak scaling: gains by round, and a torchrun that fails or hangs."""
 
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -36,9 +38,19 @@ def test_a_torchrun_that_fails_is_an_error(monkeypatch, tmp_path):
 
 
 def test_a_torchrun_that_hangs_gets_sigterm(monkeypatch, tmp_path):
-    file = tmp_path / "ended"
-    script = f"trap 'echo ended > {file}; exit' TERM\nwhile true; do sleep 0.05; done"
-    instead_of_torchrun(monkeypatch, tmp_path, script)
+    file, ready = tmp_path / "ended", tmp_path / "ready"
+    os.mkfifo(ready)
+    trap = f"trap 'echo ended > {file}; exit' TERM\necho > {ready}"
+    instead_of_torchrun(monkeypatch, tmp_path, f"{trap}\nwhile true; do sleep 0.05; done")
+
+    class Started(subprocess.Popen):
+        """A program whose time runs from when it can receive SIGTERM, on however busy a machine."""
+
+        def __init__(self, *given, **named):
+            super().__init__(*given, **named)
+            ready.read_text()
+
+    monkeypatch.setattr(scaling.subprocess, "Popen", Started)
     monkeypatch.setattr(scaling, "PATIENCE", 1.0)
     with pytest.raises(ResourceError, match="did not end within 1 s"):
         scaling.launch(ScalingOptions(seconds=0.01))

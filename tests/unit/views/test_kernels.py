@@ -13,6 +13,7 @@ from pipelines.errors import ConfigError
 from pipelines.views import Recipe, apply, apply_op, centered, draw, kernel_torch, recipes
 from pipelines.views.apply_views import _in_parallel
 from tests.fake_cuda import fake_cuda, no_host_wait
+from tests.installed import needs_compiler
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
 SIZE = (32, 32)
@@ -175,6 +176,7 @@ def test_a_second_start_compiles_nothing() -> None:
     assert found.stdout.split() == ["1", "0", "1", "0"]
 
 
+@needs_compiler
 def test_the_torch_kernel_compiles_whole() -> None:
     """One op with Cutout, by Inductor: the compiled code must give the very same floats."""
     size = (12, 12)
