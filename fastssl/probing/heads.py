@@ -48,6 +48,7 @@ class Task:
     labeled: Indices  # [L] into the rows of the space
     labels: Indices  # [L]
     classes: int
+    c: float = 1.0  # setting of the linear classifier that spreading starts from
 
     @cached_property
     def rows(self) -> Floats:
@@ -135,7 +136,7 @@ def spreading(task: Task, alpha: float) -> Predict:
     classifier = None
     prior = None
     if len(task.space.rows) <= graph.EXACT:  # a further table of [N, C]
-        classifier = fit_linear(task, HEADS["linear"][1][0], task.rows, task.labels)
+        classifier = fit_linear(task, task.c, task.rows, task.labels)
         prior = classifier.probabilities(task.space, task.space.rows[:])
     found = graph.spread(task.graph, task.labeled, task.labels, task.classes, alpha, prior)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from pathlib import Path
@@ -184,6 +185,8 @@ def compare(
     for name, (build, settings) in heads.HEADS.items():
         began = time.monotonic()
         score = heads.cross_validate(task, name, seed)
+        if name == "linear" and score:
+            task = dataclasses.replace(task, c=score.setting)
         fitted[name] = build(task, score.setting if score else settings[0])
         metrics = measure(fitted[name], queries)
         outcomes.append(Outcome(name, metrics, score, time.monotonic() - began))

@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from fastssl.probing import graph, heads
+from fastssl.probing import graph, heads, probe
 from fastssl.probing.graph import Space
 from fastssl.probing.heads import Linear, Query, Task
 from fastssl.probing.probe import make_task, measure
@@ -69,7 +70,8 @@ def test_spreading_takes_twice_the_memory_of_its_result():
 def test_spreading_starts_from_a_linear_classifier_also_for_images_outside_the_graph():
     rows, truth = blobs(noise=6.0)
     task, queries, a = task_of(rows[:50], truth, np.arange(12)), rows[50:], 0.5
-    linear = heads.linear(task, heads.HEADS["linear"][1][0])
+    task = replace(task, c=0.01)
+    linear = heads.linear(task, 0.01)
     inside = graph.spread(task.graph, task.labeled, task.labels, 3, a, linear(Query(rows[:50])))
     predict = heads.spreading(task, a)
     np.testing.assert_allclose(predict(Query(rows[:50], np.arange(50))), inside)
@@ -81,6 +83,19 @@ def test_spreading_starts_from_a_linear_classifier_also_for_images_outside_the_g
         expected = a * of_neighbors + (1 - a) * graph.PRIOR * own
         found = predict(Query(queries[image : image + 1]))[0]
         np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
+
+
+def test_labels_spread_from_the_linear_classifier_that_cross_validation_chose():
+    rows, truth = blobs(noise=4.0)
+    task = task_of(rows, truth, np.arange(24))
+    queries = {"test": (Query(rows, np.arange(len(rows))), torch.from_numpy(truth))}
+    outcomes, _, _ = probe.compare(task, queries, 0)
+    found = {one.name: one for one in outcomes}
+    c, alpha = found["linear"].score.setting, found["spreading"].score.setting
+    assert c != task.c
+    expected = heads.spreading(replace(task, c=c), alpha)
+    assert found["spreading"].metrics == probe.measure(expected, queries)
+    assert found["spreading"].metrics != probe.measure(heads.spreading(task, alpha), queries)
 
 
 def test_unit_features_take_little_more_memory_than_the_result():
