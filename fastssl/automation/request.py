@@ -14,13 +14,16 @@ from typing import Any
 from fastssl import models
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.config.schema import keys_that_may_differ
+from fastssl.engine.summary import trained_interpolation
 from fastssl.errors import ConfigError
 from fastssl.probing.probe import configure
 from pipelines.convert import Options
+from pipelines.convert.images import interpolation_option
 from pipelines.sources.scan import Scan
 from pipelines.store.manifest import digest
 
 MINUTES, CHOSEN = 30.0, 25
+INTERPOLATION = "interpolation"  # an input that follows from the weights; no option sets it
 # Keys that `auto` sets itself, and what to type instead.
 OWN = {
     "store": "give the folder of images",
@@ -113,9 +116,20 @@ class Request:
         own = models.own_inputs(config.model) if config.pretrained and not self.size else None
         return own.size[0] if own else self.size
 
+    @cached_property
+    def interpolation(self) -> str:
+        """Interpolation of the stored images: that of the weights."""
+        return trained_interpolation(self.network.config) or "bicubic"
+
     def options(self) -> Options:
         """Return the options of the conversion."""
-        return Options(size=self.side, unlabeled=self.unlabeled, labels=self.labels, test=self.test)
+        return Options(
+            size=self.side,
+            interpolation=self.interpolation,
+            unlabeled=self.unlabeled,
+            labels=self.labels,
+            test=self.test,
+        )
 
     def command(self, labels: Path) -> str:
         """Return this call of `auto`, with labels."""
@@ -133,18 +147,21 @@ class Request:
             **{"--size": self.side, "--unlabeled": self.unlabeled},
             **{"--labels": self.labels, "--test": self.test},
         }
-        return typed("convert", self.folder, self.store, *flags(options))
+        method = interpolation_option(self.interpolation)
+        return typed("convert", self.folder, self.store, *flags(options), *method)
 
     def store_inputs(self) -> dict[str, Any]:
         """Return what decides the content of the store, as typed on the command line."""
         given = {"FOLDER": self.folder, "--unlabeled": self.unlabeled, "--test": self.test}
         given["--labels"] = self.labels
         found: dict[str, Any] = {key: path and os.path.abspath(path) for key, path in given.items()}
-        return {**found, "--size": self.side, "content of --labels": content(self.labels)}
+        found |= {"--size": self.side, INTERPOLATION: self.interpolation}
+        return {**found, "content of --labels": content(self.labels)}
 
     def choice_inputs(self) -> dict[str, Any]:
         """Return what decides which images are chosen to be labeled."""
         found = {"FOLDER": os.path.abspath(self.folder), "--size": self.side}
+        found[INTERPOLATION] = self.interpolation
         return {**found, "--choose": self.choose or CHOSEN, **lasting(self.probe_overrides)}
 
     def training_inputs(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fastssl.automation.request import flags, settings
+from fastssl.automation.request import INTERPOLATION, flags, settings
 from fastssl.errors import ConfigError, DataError, writing
 from pipelines.files import Lock, read_json, write_json
 
@@ -23,6 +23,8 @@ LOCK = ".auto.lock"
 # What `budget.plan` chooses for the training.
 CHOICES = {"batch", "ratio", "steps", "warmup", "log_every"}
 CHOICES |= {"eval_every", "eval_every_late", "checkpoint_every"}
+# What earlier versions did not write, since it was always the same.
+UNWRITTEN = {INTERPOLATION: "bicubic"}
 FIX = "free space or permissions there, or take another --out"
 
 
@@ -57,7 +59,7 @@ class State:
         if not exists:
             return
         for key in sorted(saved.keys() | options.keys()):
-            old, new = saved.get(key), options.get(key)
+            old, new = (one.get(key, UNWRITTEN.get(key)) for one in (saved, options))
             if old == new:
                 continue
             if key.startswith("content of "):
@@ -65,6 +67,11 @@ class State:
                 raise ConfigError(
                     f"{product} was made with another content of {what}",
                     "put it back as it was, or take another --out",
+                )
+            if key == INTERPOLATION:
+                raise ConfigError(
+                    f"{product} was made for weights of {old} interpolation, not of {new}",
+                    "go on with the model that it was made for, or take another --out",
                 )
             raise ConfigError(
                 f"{product} was made {option(key, old)}, not {option(key, new)}",

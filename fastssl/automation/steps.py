@@ -15,7 +15,7 @@ from typing import Any
 
 from fastssl import models
 from fastssl.automation import budget, choice
-from fastssl.automation.request import CHOSEN, Request, lasting, settings, typed
+from fastssl.automation.request import CHOSEN, INTERPOLATION, Request, lasting, settings, typed
 from fastssl.automation.state import State, claimed
 from fastssl.config.resolve import flatten, load, parse_overrides
 from fastssl.conversion import convert as run_convert
@@ -29,6 +29,7 @@ from fastssl.report import write as write_report
 from fastssl.tracking.console import messages
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.convert import Options
+from pipelines.convert.images import interpolation_option
 from pipelines.sources.label_file import read_list
 from pipelines.store.manifest import NAME as MANIFEST
 from pipelines.store.store import Store, open_store
@@ -133,13 +134,14 @@ def choose_images(request: Request, state: State) -> dict[str, Any]:
     """Convert images of which none has a label, and list those to label first."""
     listed, done = request.to_label.exists(), complete(request.bare_store)
     inputs = request.choice_inputs()
-    images = {key: inputs[key] for key in ("FOLDER", "--size")}
+    images = {key: inputs[key] for key in ("FOLDER", "--size", INTERPOLATION)}
     state.check("unlabeled", images, request.bare_store, exists=done)
     state.check("choose", inputs, request.to_label, exists=listed)
     if not listed:
         check_weights(request)
-    options = Options(no_labels=True, size=request.side)
+    options = Options(no_labels=True, size=request.side, interpolation=request.interpolation)
     sized = ["--size", request.side] if request.side else []
+    sized += interpolation_option(request.interpolation)
     command = typed("convert", request.folder, request.bare_store, "--no-labels", *sized)
     show("1/2 convert", command, request.bare_store if done else None)
     if not done:

@@ -99,6 +99,7 @@ def convert(
     formats: Annotated[str, typer.Option("--format", help="dali, ffcv or ffcv,dali.")] = "dali",
     size: Annotated[int | None, typer.Option(help="Side of the stored images.")] = None,
     resize: Annotated[str | None, typer.Option(help="squash, crop or pad.")] = None,
+    interpolation: Annotated[str, typer.Option(help="bicubic or bilinear.")] = "bicubic",
     quality: Annotated[int | None, typer.Option(help="JPEG quality; 0 stores RAW.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes.")] = None,
     unlabeled: Annotated[Path | None, typer.Option(help="Images without a label.")] = None,

@@ -25,7 +25,7 @@ from typing_extensions import TypedDict  # pydantic accepts that of typing only 
 from fastssl.errors import DataError, cannot_write
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.files import sync, write_atomic
-from pipelines.store.manifest import Color, Side
+from pipelines.store.manifest import Color, Interpolation, Side
 
 SEAL = b"fastssl-checkpoint-1 "  # how a file of version 0.1.0 begins
 BEST = "best.ckpt"
@@ -41,6 +41,7 @@ class Preprocessing(TypedDict):
     std: Annotated[list[Annotated[Color, Field(gt=0)]], Field(min_length=3, max_length=3)]
     stored: Side  # height of the store's test images
     resize: Literal["squash", "crop", "pad"]
+    interpolation: NotRequired[Interpolation]  # bicubic if an earlier version wrote the file
 
 
 class SavedProgress(TypedDict):

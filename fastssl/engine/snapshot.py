@@ -54,6 +54,7 @@ def snapshot(
             "std": list(data.loader.std),
             "stored": store.splits.get("test", store.splits["train"]).height,
             "resize": store.manifest.resize,
+            "interpolation": store.manifest.interpolation,
         },
     }
     copied: CheckpointContent = _copy(content)

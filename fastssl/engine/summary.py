@@ -12,16 +12,18 @@ from typing import Any, TypedDict, cast
 import numpy as np
 
 from fastssl import models
-from fastssl.engine import step_memory
+from fastssl.config.schema import RunConfig
+from fastssl.engine import checkpoint, step_memory
 from fastssl.engine.build import Learner, TrainingData
 from fastssl.engine.build_data import weights_file
 from fastssl.engine.loop import Training
 from fastssl.engine.progress import LAST
 from fastssl.tracking.console import clock
+from pipelines.convert.images import interpolation_option
+from pipelines.store.store import Store
 from pipelines.text import listed
 
 logger = logging.getLogger(__name__)
-RESIZED = "bicubic"  # the interpolation of convert
 
 
 class RunSummary(TypedDict, total=False):
@@ -56,6 +58,7 @@ class RunSummary(TypedDict, total=False):
 
 
 SHOWN = 10  # names of classes in a line
+FEWER_LABELS = "note    from pretrained weights fewer labels suffice: fastssl train own_pretrained"
 LAST_METRICS = ("top5_error", "precision", "recall", "f1", "auc", "ece", "class_accuracy")
 
 
@@ -109,7 +112,9 @@ def start_lines(learner: Learner, data: TrainingData, out: str, step: int) -> li
     unlabeled = config.batch * (config.ratio or algorithm.ratio) * algorithm.unlabeled
     ranks = f", {learner.ranks.world} ranks" if learner.ranks.world > 1 else ""
     advice = few_labels(learner, data)
-    advice += pretraining(learner, data)
+    if config.data == "own" and not config.pretrained:
+        advice.append(FEWER_LABELS)
+    advice += pretraining(config, store, data.size)
     if not data.evaluations:
         advice += ["note    no image to evaluate on; validation=0.2 holds out labeled images"]
     return [
@@ -137,25 +142,43 @@ def few_labels(learner: Learner, data: TrainingData) -> list[str]:
     return [f"note    fewer labels than {wanted}: {listed(names, SHOWN)}"] if names else []
 
 
-def pretraining(learner: Learner, data: TrainingData) -> list[str]:
-    """Return lines on pretrained weights that are not used, or expect images of another kind."""
-    config = learner.resolved.config
+def pretraining(config: RunConfig, store: Store, size: tuple[int, int]) -> list[str]:
+    """Return a line if pretrained weights expect other images than those of a store.
+
+    `size` are height and width of the inputs.
+    """
+    wanted = trained_interpolation(config)
+    if wanted is None:
+        return []
+    own, kinds = models.own_inputs(config.model), []
+    stored, found = store.splits["train"].height, store.manifest.interpolation
+    if own and not config.image_size and size[0] < own.size[0]:
+        kinds.append((f"{own.size[0]}x{own.size[0]} pixels", f"{size[0]}x{size[1]}"))
+        stored = own.size[0]
+    if wanted != found:
+        kinds.append((f"{wanted} interpolation", found))
+    if not kinds:
+        return []
+    expected, given = (" and ".join(names) for names in zip(*kinds, strict=True))
+    options = " ".join(["--size", str(stored), *interpolation_option(wanted)])
+    return [
+        f"note    {config.model} was trained on images of {expected}, not of {given}: "
+        f"fastssl convert SOURCE OUT {options}"
+    ]
+
+
+def trained_interpolation(config: RunConfig) -> str | None:
+    """Return the interpolation of the images that pretrained weights were trained on, if known.
+
+    A run has seen what `convert` resized, whatever the library states about its own weights.
+    """
     if not config.pretrained:
-        hint = "note    from pretrained weights fewer labels suffice: fastssl train own_pretrained"
-        return [hint] if config.data == "own" else []
-    own, lines, file = models.own_inputs(config.model), [], weights_file(config)
-    if own and not config.image_size and data.size[0] < own.size[0]:
-        lines.append(
-            f"note    {config.model} was trained on {own.size[0]}x{own.size[1]} pixels: "
-            f"fastssl convert SOURCE OUT --size {own.size[0]}"
-        )
-    from_run = file and file.suffix == ".ckpt"  # which has seen what convert resized
-    if own and own.interpolation != RESIZED and not from_run:
-        lines.append(
-            f"note    {config.model} was trained on images of {own.interpolation} interpolation; "
-            f"convert resizes by {RESIZED}"
-        )
-    return lines
+        return None
+    file = weights_file(config)
+    if file and file.suffix == ".ckpt" and file.is_file():
+        return checkpoint.read(file)["preprocessing"].get("interpolation", "bicubic")
+    own = models.own_inputs(config.model)
+    return own.interpolation if own else None
 
 
 def end_lines(summary: RunSummary, path: Path, *, own_model: bool = False) -> list[str]:

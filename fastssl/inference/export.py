@@ -81,8 +81,8 @@ def describe(model: Predictor) -> dict[str, Any]:
         "fastssl": __version__,
         "classes": model.classes,
         "preprocessing": asdict(model.preprocessing),
-        "input": "float32 [n, 3, height, width]: an image resized to stored x stored by resize, "
-        "center-cropped to size, divided by 255, minus mean, divided by std",
+        "input": "float32 [n, 3, height, width]: an image resized to stored x stored by resize "
+        "and interpolation, center-cropped to size, divided by 255, minus mean, divided by std",
         "output": "logits [n, classes]",
         "config": model.resolved.as_dict(),
     }

@@ -30,6 +30,7 @@ from fastssl.inference.predictor import Predictor
 from fastssl.inference.pseudo_label import FLOOR, PseudoLabels, pseudo_label
 from fastssl.inference.store_match import resize_notes
 from pipelines.convert.ensure import ensure_store
+from pipelines.convert.images import interpolation_option
 from pipelines.files import open_atomic
 from pipelines.store.store import Store
 from pipelines.text import for_csv
@@ -152,6 +153,7 @@ def next_command(store: Store, out: Path) -> str | None:
     size = store.splits["train"].height
     arguments = ["fastssl", "convert", folder, f"{store.path}-2", option, str(out)]
     arguments += ["--size", str(size), "--resize", store.manifest.resize]
+    arguments += interpolation_option(store.manifest.interpolation)
     if "test" in sources:
         listed = out.with_name(f"{out.stem}-test.csv")
         names = [store.class_names[label] for label in store.labels("test")]

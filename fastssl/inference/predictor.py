@@ -25,7 +25,7 @@ from fastssl.errors import DataError
 from fastssl.inference.inputs import is_many, to_image
 from fastssl.inference.trained_model import open_model, open_run
 from fastssl.models.classifier import features_of
-from pipelines.convert.images import BadImageError, fit, open_image
+from pipelines.convert.images import BadImageError, fit, interpolation_option, open_image
 from pipelines.cpus import available_cpus
 from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.store.store import Store
@@ -55,6 +55,7 @@ class Preprocessing:
     std: tuple[float, float, float]
     stored: int  # side to which an image is resized first
     resize: str  # squash, crop or pad
+    interpolation: str = "bicubic"  # or bilinear
 
     @classmethod
     def of(cls, content: CheckpointContent) -> Preprocessing:
@@ -62,9 +63,14 @@ class Preprocessing:
         found = content["preprocessing"].items()
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in found})  # type: ignore[arg-type]
 
+    def convert_options(self) -> list[str]:
+        """Return the options of `convert` that resize images in the same way."""
+        options = ["--size", str(self.stored), "--resize", self.resize]
+        return options + interpolation_option(self.interpolation)
+
     def pixels(self, image: Any) -> Pixels:
         """Resize an RGB image to the stored size, uint8 [H, W, 3]."""
-        return np.asarray(fit(image, self.stored, self.resize))
+        return np.asarray(fit(image, self.stored, self.resize, self.interpolation))
 
     def tensor(self, pixels: Pixels) -> Tensor:
         """Crop the center and normalize: uint8 [n, H, W, 3] to float32 [n, 3, h, w]."""
@@ -172,7 +178,7 @@ class Predictor:
             raise DataError(
                 f"the images of {store.path} have {info.height} x {info.width} pixels, "
                 f"those of the model {expected.stored} x {expected.stored}",
-                f"fastssl convert SOURCE OUT --size {expected.stored} --resize {expected.resize}",
+                " ".join(["fastssl convert SOURCE OUT", *expected.convert_options()]),
             )
         with EvaluationBatches(
             store,

@@ -54,10 +54,13 @@ def notes_on(model: Predictor, store: Store, split: str) -> list[str]:
 
 def resize_notes(model: Predictor, store: Store) -> list[str]:
     """Return a note if the images of a store were resized in another way than the model's."""
-    found, expected = store.manifest.resize, model.preprocessing.resize
-    if found == expected:
+    found, expected = store.manifest, model.preprocessing
+    pairs = [(found.resize, expected.resize), (found.interpolation, expected.interpolation)]
+    others = [pair for pair in pairs if pair[0] != pair[1]]
+    if not others:
         return []
-    return [f"the images of {store.path} were resized by {found}, the model's by {expected}"]
+    theirs, own = (" and ".join(names) for names in zip(*others, strict=True))
+    return [f"the images of {store.path} were resized by {theirs}, the model's by {own}"]
 
 
 def own_store(model: Predictor) -> Store | None:

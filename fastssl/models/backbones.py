@@ -50,7 +50,7 @@ CHOICES: dict[str, tuple[str, float, float]] = {
 }
 """Good choices: a sentence, millions of parameters, and GFLOPs (multiply-adds) of an image of the
 model's own size, both with its classifier of ImageNet. The sentence names an interpolation that is
-not bicubic, which is that of `convert`."""
+not bicubic, the default of `convert`."""
 
 
 class Reference(NamedTuple):

@@ -25,7 +25,7 @@ from fastssl.models.classifier import classifier_of
 from fastssl.probing import to_label
 from fastssl.probing.features import FrozenNetwork, compute_features
 from fastssl.probing.graph import CHUNK, SAMPLE, Floats, Indices, Space, grouped, nearest
-from fastssl.probing.probe import configure, warn_of_random_weights
+from fastssl.probing.probe import configure, report_weights
 from fastssl.tracking.console import messages
 from pipelines.convert.ensure import ensure_store
 from pipelines.store.store import Store
@@ -101,7 +101,7 @@ def open_network(resolved: ResolvedConfig, store: Store) -> FrozenNetwork:
     device = devices.choose(resolved.config)
     resolved = with_normalization(resolved)
     config, size = resolved.config, view_recipes(resolved, store)["weak"].size
-    warn_of_random_weights(config)
+    report_weights(config, store, size)
     model = build_model(resolved, max(store.classes, 2), device, size)
     load_weights(model, config, size)
     return FrozenNetwork(

@@ -22,6 +22,7 @@ from fastssl.engine.evaluation import compute_metrics, confusion
 from fastssl.engine.launch import finish, write_start
 from fastssl.engine.loop import Training
 from fastssl.engine.progress import EvaluationMetrics, TrainingProgress
+from fastssl.engine.summary import pretraining
 from fastssl.errors import ConfigError, DataError
 from fastssl.models.classifier import classifier_of
 from fastssl.probing import graph, heads
@@ -140,7 +141,7 @@ def network_of(run: Run) -> FrozenNetwork:
             f"the classifier of {config.model} has no bias, which a probe fits",
             "build its Linear layer with bias=True",
         )
-    warn_of_random_weights(config)
+    report_weights(config, data.store, data.size)
     return FrozenNetwork(
         learner.model.eval(),
         config,
@@ -150,10 +151,12 @@ def network_of(run: Run) -> FrozenNetwork:
     )
 
 
-def warn_of_random_weights(config: RunConfig) -> None:
-    """Log that the features are those of a network that has learned nothing, if they are."""
+def report_weights(config: RunConfig, store: Store, size: tuple[int, int]) -> None:
+    """Log that weights are random, or that they were trained on other images than the store's."""
     if not config.pretrained:
         logger.warning("the weights of %s are random; pretrained=FILE gives better", config.model)
+    for line in pretraining(config, store, size):
+        logger.info("%s", line)
 
 
 def make_task(store: Store, split: Split, rows: Rows) -> Task:

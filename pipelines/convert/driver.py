@@ -191,6 +191,8 @@ class _Conversion:
         }
         if source.pseudo_labels:
             content["pseudo_labels"] = source.pseudo_labels
+        if options.interpolation != "bicubic":  # else the bytes are those of earlier versions
+            content["interpolation"] = options.interpolation
         path = self.folder / manifest.NAME
         path.write_bytes(manifest.render(content))
         sync(path)

@@ -12,6 +12,10 @@ from pipelines.image_formats import open_file
 from pipelines.sources import MOST_PIXELS
 
 RESIZES = ("squash", "crop", "pad")
+INTERPOLATIONS = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+}
 LEVELS = 3 * 256  # length of the histogram of an RGB image
 
 _DEEP = {"I;16": 65535, "I;16L": 65535, "I;16B": 65535, "I;16N": 65535, "I": 65535}
@@ -30,6 +34,7 @@ class Target:
     quality: int | None  # of JPEG; None stores the pixels themselves
     measured: bool = False  # True if mean and deviation are to be measured
     many: bool = False  # True if there are enough images for the compiled resize to pay off
+    interpolation: str = "bicubic"  # one of INTERPOLATIONS
 
     @property
     def encoding(self) -> str:
@@ -82,21 +87,34 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def fit(image: Image.Image, size: int, resize: str, *, many: bool = False) -> Image.Image:
+def fit(
+    image: Image.Image,
+    size: int,
+    resize: str,
+    interpolation: str = "bicubic",
+    *,
+    many: bool = False,
+) -> Image.Image:
     """Resize an image to size x size: squash it, crop its middle, or pad it with black.
 
     With `many` the work is compiled, which takes a while once; the pixels are the same.
     """
     if image.size == (size, size):
         return image
-    shape, bicubic = (size, size), Image.Resampling.BICUBIC
+    shape, method = (size, size), INTERPOLATIONS[interpolation]
     if resize == "pad":
-        return ImageOps.pad(image, shape, bicubic, color="black")
+        return ImageOps.pad(image, shape, method, color="black")
     if many:
         from pipelines.convert.resize import resize as compiled
 
-        return Image.fromarray(compiled(np.asarray(image), _box(image, resize), size))
-    return image.resize(shape, bicubic, _box(image, resize))
+        bilinear = interpolation == "bilinear"
+        return Image.fromarray(compiled(np.asarray(image), _box(image, resize), size, bilinear))
+    return image.resize(shape, method, _box(image, resize))
+
+
+def interpolation_option(interpolation: str) -> list[str]:
+    """Return the words that `convert` takes for an interpolation: none for bicubic, its default."""
+    return [] if interpolation == "bicubic" else ["--interpolation", interpolation]
 
 
 def _box(image: Image.Image, resize: str) -> tuple[float, float, float, float]:

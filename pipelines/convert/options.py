@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pipelines.convert.ffcv as ffcv
-from pipelines.convert.images import RESIZES, Target
+from pipelines.convert.images import INTERPOLATIONS, RESIZES, Target
 from pipelines.errors import ConfigError
 from pipelines.extras import import_problem, install_line
 from pipelines.sources import Source, SourceOptions, SourceSplit
@@ -22,6 +22,7 @@ class Options(SourceOptions):
     formats: tuple[str, ...] | str = ("dali",)  # "ffcv,dali" is accepted as well
     size: int | None = None
     resize: str | None = None
+    interpolation: str = "bicubic"  # or "bilinear"
     quality: int | None = None  # of JPEG, 1..100; 0 stores the pixels themselves
     workers: int | None = None  # processes
     on_error: str = "stop"  # or "skip"
@@ -47,6 +48,11 @@ class Options(SourceOptions):
             raise ConfigError(f"the size {self.size} is out of range", "use 4 to 2048 pixels")
         if self.resize is not None and self.resize not in RESIZES:
             raise ConfigError(f"there is no resize {self.resize!r}", f"use {', '.join(RESIZES)}")
+        if self.interpolation not in INTERPOLATIONS:
+            raise ConfigError(
+                f"there is no interpolation {self.interpolation!r}",
+                f"use {' or '.join(INTERPOLATIONS)}",
+            )
         if self.quality is not None and self.quality not in range(101):
             raise ConfigError(
                 f"the quality {self.quality!r} is out of range",
@@ -71,4 +77,5 @@ class Options(SourceOptions):
             quality = self.quality or None
         measured = source.mean is None and split is source.splits["train"]
         many = not split.kept and split.count >= MANY
-        return Target(size, self.resize or source.resize, quality, measured, many)
+        resize = self.resize or source.resize
+        return Target(size, resize, quality, measured, many, self.interpolation)

@@ -1,4 +1,4 @@
-"""Pillow's bicubic resize, compiled: the same pixels in less than half the time.
+"""Pillow's bicubic and bilinear resize, compiled: the same pixels in less time.
 
 Pillow weights pixels by integers, first across and then down; an image that is much taller than
 the result is resized down first. The sums here are the same, over many pixels at a time.
@@ -33,11 +33,16 @@ def _bicubic(x: float) -> float:
 
 
 @njit
-def _weigh(length: int, begin: float, end: float, side: int) -> Any:
+def _triangle(x: float) -> float:
+    return max(1.0 - abs(x), 0.0)
+
+
+@njit
+def _weigh(length: int, begin: float, end: float, side: int, bilinear: bool) -> Any:
     """Return, for each new pixel, the first old one it is made of, how many, and their weights."""
     scale = (end - begin) / side
     wide = max(scale, 1.0)
-    support = 2.0 * wide
+    support = (1.0 if bilinear else 2.0) * wide
     first, count = np.empty(side, np.int64), np.empty(side, np.int64)
     weights = np.empty((side, int(np.ceil(support)) * 2 + 1), np.int32)
     shares = np.empty(weights.shape[1])
@@ -47,7 +52,8 @@ def _weigh(length: int, begin: float, end: float, side: int) -> Any:
         number = min(int(center + support + 0.5), length) - low
         total = 0.0
         for tap in range(number):
-            shares[tap] = _bicubic((tap + low - center + 0.5) * (1.0 / wide))
+            x = (tap + low - center + 0.5) * (1.0 / wide)
+            shares[tap] = _triangle(x) if bilinear else _bicubic(x)
             total += shares[tap]
         for tap in range(number):
             share = shares[tap] / total * (1 << BITS)
@@ -62,10 +68,10 @@ def _level(total: int) -> int:
 
 
 @njit
-def _across(lines: Array, begin: float, end: float, side: int) -> Array:
+def _across(lines: Array, begin: float, end: float, side: int, bilinear: bool) -> Array:
     """Resize lines of pixels, [height, width * 3], each by itself."""
     height, width = lines.shape[0], lines.shape[1] // 3
-    first, count, weights = _weigh(width, begin, end, side)
+    first, count, weights = _weigh(width, begin, end, side, bilinear)
     out = np.empty((height, side * 3), np.uint8)
     tile, made = np.empty((width * 3, ROWS), np.uint8), np.empty((side * 3, ROWS), np.uint8)
     pixels, new = tile.reshape(width, LANES), made.reshape(side, LANES)
@@ -107,17 +113,22 @@ def _down(lines: Array, first: Array, count: Array, weights: Array) -> Array:
 
 
 # Read-only is what Pillow gives: its pixels are not ours to change.
-@njit_cached("uint8[:,:,::1](Array(uint8, 3, 'C', readonly=True), UniTuple(float64, 4), int64)")
-def resize(pixels: Array, box: tuple[float, float, float, float], side: int) -> Array:
+@njit_cached(
+    "uint8[:,:,::1](Array(uint8, 3, 'C', readonly=True), UniTuple(float64, 4), int64, boolean)"
+)
+def resize(
+    pixels: Array, box: tuple[float, float, float, float], side: int, bilinear: bool
+) -> Array:
     """Resize the part of an image within a box (left, top, right, bottom) to side x side."""
     height, width, _ = pixels.shape
     left, top, right, bottom = box
     lines = pixels.reshape(height, width * 3)
-    first, count, weights = _weigh(height, top, bottom, side)
+    first, count, weights = _weigh(height, top, bottom, side, bilinear)
     if height > side and 2 * width < height + side:
-        out = _across(_down(lines, first, count, weights), left, right, side)
+        out = _across(_down(lines, first, count, weights), left, right, side, bilinear)
     else:
         above, below = first[0], first[-1] + count[-1]
         first -= above
-        out = _down(_across(lines[above:below], left, right, side), first, count, weights)
+        kept = _across(lines[above:below], left, right, side, bilinear)
+        out = _down(kept, first, count, weights)
     return out.reshape(side, side, 3)

@@ -39,7 +39,8 @@ def prepare(chunk: Chunk, target: Target) -> Prepared:
                 image = Image.fromarray(chunk.images[index])
             else:
                 image = load(chunk.files[index])
-            image = fit(image, target.size, target.resize, many=target.many)
+            how = target.resize, target.interpolation
+            image = fit(image, target.size, *how, many=target.many)
         except BadImageError as error:
             bad.append(Skipped(chunk.paths[index], str(error)))
             continue

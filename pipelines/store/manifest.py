@@ -28,6 +28,7 @@ Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 Color = Annotated[float, Field(allow_inf_nan=False)]
 # JSON has no tuples: these fields accept lists, and are strict about what is in them.
 Mean = Annotated[tuple[Color, Color, Color], Field(strict=False)]
+Interpolation = Literal["bicubic", "bilinear"]
 Names = Annotated[tuple[FileName, ...], Field(strict=False)]
 
 
@@ -63,6 +64,7 @@ class Manifest(_Entry):
     mean: Mean
     std: Mean
     resize: Literal["squash", "crop", "pad"]
+    interpolation: Interpolation = "bicubic"
     quality: Any = None
     pseudo_labels: int = 0  # of training images; chosen by a model, so nothing is measured on them
     formats: Annotated[tuple[Literal["ffcv", "dali"], ...], Field(strict=False, min_length=1)]

@@ -7,6 +7,7 @@ import shlex
 import shutil
 
 import pytest
+import torch
 
 import fastssl
 from fastssl.automation import budget, steps
@@ -85,6 +86,56 @@ def test_the_printed_commands_do_the_same(place, lines):
     report = (place / "out/report.html").read_text().lower()
     assert "flexmatch" in report and "supervised" in report  # both runs
     assert (place / "by hand/report.html").exists()
+
+
+@pytest.fixture
+def bilinear(place):
+    """Return settings of a network whose weights expect images of bilinear interpolation."""
+    from torchvision.models import resnet18
+
+    torch.save(resnet18().state_dict(), place / "w.pth")
+    return {"model": "torchvision:resnet18", "pretrained": "w.pth", "size": 32, "minutes": 0}
+
+
+def test_images_are_resized_by_the_interpolation_of_the_weights(place, lines, bilinear):
+    auto(**bilinear)
+    command = printed(lines)[0]
+    assert command.endswith("--interpolation bilinear")
+    words = [word.replace("out/", "by hand/") for word in shlex.split(command)[1:]]
+    assert runs.finish(place, *words).code == 0
+    one, other = (open_store(place / out / "store") for out in ("out", "by hand"))
+    assert one.fingerprint == other.fingerprint and one.manifest.interpolation == "bilinear"
+    assert not any("bilinear interpolation, not" in line for line in lines)  # the hint of a probe
+    lines.clear()
+    fastssl.auto("flat", **{**TINY, **bilinear, "out": "flat out", "choose": 2})
+    assert printed(lines)[0].endswith("--interpolation bilinear")
+    assert open_store(place / "flat out/unlabeled").manifest.interpolation == "bilinear"
+
+
+def forget_interpolation(file):
+    """Make a state as earlier versions wrote it, when every image was resized by bicubic."""
+    content = json.loads(file.read_text())
+    for entry in content.values():
+        entry.pop("interpolation", None)
+    file.write_text(json.dumps(content))
+
+
+def test_images_of_another_interpolation_than_that_of_the_weights_are_refused(place, bilinear):
+    auto(**bilinear)
+    forget_interpolation(place / "out/auto.json")
+    with pytest.raises(ConfigError, match=r"out/store was made for .* bicubic .*, not of bilinear"):
+        auto(**bilinear)
+    flat = {**TINY, **bilinear, "out": "flat out", "choose": 2}
+    fastssl.auto("flat", **flat)
+    forget_interpolation(place / "flat out/auto.json")
+    with pytest.raises(ConfigError, match=r"out/unlabeled was made for .* bicubic"):
+        fastssl.auto("flat", **flat)
+
+
+def test_bicubic_images_of_an_earlier_version_are_taken(place):
+    done = auto(minutes=0)
+    forget_interpolation(place / "out/auto.json")
+    assert auto(minutes=0) == done
 
 
 def test_what_is_complete_is_not_done_again(place, lines, monkeypatch):

@@ -1,6 +1,7 @@
 """Both formats open in the plain readers of their own projects; options; determinism."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from pipelines.convert import Options, convert, options, tar
 from pipelines.convert.images import Target
@@ -19,6 +21,8 @@ from pipelines.store.verify import verify
 from tests.image_files import write_folder
 from tests.installed import INSTALLED_FORMATS, needs
 from tests.reading import check, decode, read_tars
+
+BICUBIC, BILINEAR = Image.Resampling.BICUBIC, Image.Resampling.BILINEAR
 
 
 def arrays(count: int = 700, size: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -159,11 +163,23 @@ def test_small_images_are_stored_as_pixels_and_large_ones_as_jpeg(tmp_path):
 def test_arrays_are_resized_too(tmp_path):
     images, labels = arrays(40, 8)
     convert(source(images, labels), tmp_path / "out", Options(size=12, formats=("dali",)))
-    from PIL import Image
-
     store = open_store(tmp_path / "out")
-    wanted = Image.fromarray(images[7]).resize((12, 12), Image.Resampling.BICUBIC)
+    wanted = Image.fromarray(images[7]).resize((12, 12), BICUBIC)
     np.testing.assert_array_equal(decode(read_tars(store, "train")[0][7]), np.asarray(wanted))
+
+
+def test_the_interpolation_is_that_of_the_option_and_recorded_if_it_is_not_bicubic(tmp_path):
+    images, labels = arrays(80, 8)
+    for method, resample in (("bicubic", BICUBIC), ("bilinear", BILINEAR)):
+        out = tmp_path / method
+        convert(source(images, labels), out, Options(size=12, interpolation=method, workers=2))
+        wanted = Image.fromarray(images[70]).resize((12, 12), resample)
+        np.testing.assert_array_equal(open_store(out).image("train", 70), np.asarray(wanted))
+        assert open_store(out).manifest.interpolation == method
+        # Without the entry a store has the bytes that earlier versions wrote.
+        assert ("interpolation" in json.loads((out / "dataset.json").read_text())) == (
+            method == "bilinear"
+        )
 
 
 @pytest.mark.parametrize(
@@ -174,6 +190,7 @@ def test_arrays_are_resized_too(tmp_path):
         ({"size": 0}, "size"),
         ({"size": 9999}, "size"),
         ({"resize": "stretch"}, "stretch"),
+        ({"interpolation": "nearest"}, "use bicubic or bilinear"),
         ({"quality": 101}, "101"),
         ({"quality": "best"}, "best"),
         ({"workers": 0}, "workers"),

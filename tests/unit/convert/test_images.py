@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from pipelines.convert import Options, convert
 from pipelines.convert.images import BadImageError, fit, load, mean_and_std
@@ -104,6 +104,9 @@ def test_the_three_ways_to_a_square():
     assert (pad[0] == 0).all() and (pad[10, 10] == RED).all()
     wanted = photo.resize((20, 20), Image.Resampling.BICUBIC)
     np.testing.assert_array_equal(squash, np.asarray(wanted))
+    photo = Image.effect_noise((40, 20), 80).convert("RGB")
+    padded = ImageOps.pad(photo, (30, 30), Image.Resampling.BILINEAR, color="black")
+    assert fit(photo, 30, "pad", "bilinear") == padded != fit(photo, 30, "pad")
 
 
 def bad_photos(folder: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pipelines.convert.images import fit
 from pipelines.convert.open import open_source
 from tests.image_files import write_folder
 
-BICUBIC = Image.Resampling.BICUBIC
+METHODS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
 def geometries() -> list[tuple[int, int, int]]:
@@ -24,32 +24,34 @@ def geometries() -> list[tuple[int, int, int]]:
     return found
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("way", ["squash", "crop"])
-def test_every_pixel_is_pillows(way):
+def test_every_pixel_is_pillows(way, method):
     random = np.random.default_rng(1)
     for width, height, side in geometries():
         pixels = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
         photo = Image.fromarray(np.where(pixels > 127, 255, 0).astype(np.uint8))  # overshoots
         if way == "squash":
-            wanted = photo.resize((side, side), BICUBIC)
+            wanted = photo.resize((side, side), METHODS[method])
         else:
-            wanted = ImageOps.fit(photo, (side, side), BICUBIC)
+            wanted = ImageOps.fit(photo, (side, side), METHODS[method])
         for many in (False, True):
-            found = fit(photo, side, way, many=many)
+            found = fit(photo, side, way, method, many=many)
             np.testing.assert_array_equal(
                 np.asarray(found), np.asarray(wanted), f"{width} x {height} to {side}, {many}"
             )
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("way", ["squash", "crop", "pad"])
-def test_a_store_does_not_tell_how_its_images_were_resized(way, tmp_path, monkeypatch):
+def test_a_store_does_not_tell_how_its_images_were_resized(way, method, tmp_path, monkeypatch):
     pets = write_folder(tmp_path / "pets", per_class=12, size=(40, 61))
     Image.new("RGB", (30, 50), "red").save(pets / "class0" / "commented.jpg", comment=b"a comment")
     files = {}
     for many in (1, 10_000):
         monkeypatch.setattr(options, "MANY", many)
         raw = open_source(str(pets), Options(test_fraction=0))
-        how = Options(size=24, resize=way, quality=90, formats=("dali",), workers=1)
+        how = Options(size=24, resize=way, interpolation=method, quality=90, workers=1)
         assert how.target(raw, raw.splits["train"]).many == (many == 1)
         convert(raw, tmp_path / str(many), how)
         files[many] = {

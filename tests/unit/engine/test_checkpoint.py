@@ -300,6 +300,7 @@ def test_the_thread_ends_with_the_writer(folder):
         ("preprocessing", {**PREPROCESSING, "stored": 0}),
         ("preprocessing", {**PREPROCESSING, "stored": 10**6}),
         ("preprocessing", {**PREPROCESSING, "resize": "stretch"}),
+        ("preprocessing", {**PREPROCESSING, "interpolation": "nearest"}),
         ("trip", None),
         ("trip", {"step": "many"}),
         ("trip", {"step": -1}),

@@ -34,6 +34,7 @@ def write_store(
     test: tuple[np.ndarray, np.ndarray],
     names: list[str] | None = None,
     resize: str = "squash",
+    interpolation: str = "bicubic",
 ) -> Path:
     splits = {}
     for name, (images, labels) in (("train", train), ("test", test)):
@@ -44,7 +45,7 @@ def write_store(
             kept=True,
         )
     source = Source(name="colors", class_names=names or NAMES, splits=splits, resize=resize)
-    convert(source, path, Options(formats=("dali",), quality=0, workers=1))
+    convert(source, path, Options(quality=0, workers=1, interpolation=interpolation))
     return path
 
 
@@ -124,7 +125,11 @@ def test_another_store_is_noted_and_so_are_images_that_were_trained_on(
     assert fastssl.evaluate(place / "run")["notes"] == []
     fresh = write_store(tmp_path / "fresh", colored(30, 5), colored(30, 6), resize="crop")
     different, resized = fastssl.evaluate(place / "run", store=fresh)["notes"]
-    assert "not the store" in different and "resized by crop" in resized
+    assert "not the store" in different
+    assert resized.endswith("were resized by crop, the model's by squash")
+    other = write_store(tmp_path / "o", *[colored(30, 5)] * 2, interpolation="bilinear")
+    _, resized = fastssl.evaluate(place / "run", store=other)["notes"]
+    assert resized.endswith("were resized by bilinear, the model's by bicubic")
     seen = write_store(tmp_path / "seen", colored(30, 5), colored(60, 0))
     notes = fastssl.evaluate(place / "run", store=seen)["notes"]
     assert any("60 of its 60 test images" in note for note in notes)

@@ -76,6 +76,8 @@ def test_class_names_and_preprocessing_travel_with_the_file(
     assert about["classes"] == model.classes
     assert about["preprocessing"]["mean"] == list(model.preprocessing.mean)
     assert about["preprocessing"]["size"] == [16, 16]
+    assert about["preprocessing"]["interpolation"] == "bicubic"
+    assert "by resize and interpolation" in str(about["input"])
     assert about["config"]["algorithm"] == "flexmatch"
 
 

@@ -31,6 +31,7 @@ from pipelines.convert import Options, convert
 from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.store.store import Store, open_store
+from tests.runs import whole_content
 
 runner = CliRunner()
 
@@ -115,6 +116,29 @@ def test_the_originals_of_a_jpeg_store_are_judged_like_the_store(tmp_path: Path)
     ]
     assert 0 < error < 60, "nothing or all was learnt: the test tests nothing"
     assert abs(100 * np.mean(wrong) - error) <= 0.5
+
+
+@pytest.mark.parametrize("method", ["bicubic", "bilinear"])
+def test_an_image_is_resized_as_those_of_the_store_were(tmp_path: Path, method: str) -> None:
+    images, labels = colored(12, 0)
+    split = SourceSplit(12, 32, lambda: array_chunks(images, labels, "colors"))
+    splits = {"train": split, "test": split}
+    source = Source(name="colors", class_names=["r", "g", "b"], splits=splits, resize="crop")
+    convert(source, tmp_path / "store", Options(quality=0, workers=1, interpolation=method))
+    store = open_store(tmp_path / "store")
+    settings = {"model": "wrn-10-1", "batch": 2, "steps": 1, "labels": "all", "threads": 1}
+    settings |= {"algorithm": "supervised", "tensorboard": False, "store": str(store.path)}
+    fastssl.train("own", out=tmp_path / "run", **settings)
+    model = fastssl.load(tmp_path / "run")
+    assert model.preprocessing.interpolation == method
+    pixels = model.preprocessing.pixels(Image.fromarray(images[5]))
+    np.testing.assert_array_equal(pixels, store.image("test", 5))
+
+
+def test_a_checkpoint_of_an_earlier_version_means_bicubic() -> None:
+    content = whole_content(1, {})
+    assert "interpolation" not in content["preprocessing"]
+    assert Preprocessing.of(content).interpolation == "bicubic"
 
 
 def test_one_image_is_the_same_image_in_every_form(
@@ -302,12 +326,13 @@ def test_nothing_readable_is_an_error(model: Predictor) -> None:
 def test_a_store_of_another_size_on_either_side_is_refused(height: int, width: int) -> None:
     model = Predictor.__new__(Predictor)  # the size is looked at before anything else
     third = (0.5, 0.5, 0.5)
-    model.preprocessing = Preprocessing((16, 16), third, third, 16, "squash")
+    model.preprocessing = Preprocessing((16, 16), third, third, 16, "squash", "bilinear")
     held = SimpleNamespace(height=height, width=width)
     model.content = {"store": "the fingerprint of another"}
     store = SimpleNamespace(path="small", splits={"test": held}, matches=lambda saved: False)
-    with pytest.raises(DataError, match=f"{height} x {width} pixels"):
+    with pytest.raises(DataError, match=f"{height} x {width} pixels") as error:
         next(model.store(store, "test", np.arange(1)))
+    assert error.value.fix.endswith("--size 16 --resize squash --interpolation bilinear")
 
 
 def test_a_skipped_checkpoint_is_reported_on_stderr_and_leaves_stdout_to_json(

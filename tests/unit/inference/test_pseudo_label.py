@@ -187,9 +187,8 @@ def test_the_printed_line_keeps_test_images_that_lie_in_the_folder(
     base = tmp_path / "all"
     folder = write_folder(base / "it's mine", classes=2, per_class=12, size=(16, 16))
     unlabeled = write_flat((tmp_path if apart else base) / "more", count=6, size=(16, 16))
-    store = fastssl.convert(
-        folder, tmp_path / "a b", unlabeled=unlabeled, test_fraction=0.25, size=16, progress=False
-    )
+    given = {"test_fraction": 0.25, "size": 16, "interpolation": ["bicubic", "bilinear"][apart]}
+    store = fastssl.convert(folder, tmp_path / "a b", unlabeled=unlabeled, progress=False, **given)
     tiny = {"model": "wrn-10-1", "batch": 4, "ratio": 2, "steps": 3, "eval_every": 3}
     tiny |= {"labels": "all", "tensorboard": False, "threads": 1}
     fastssl.train("own", store=str(store.path), out=tmp_path / "run", **tiny)
@@ -203,6 +202,7 @@ def test_the_printed_line_keeps_test_images_that_lie_in_the_folder(
     assert done.exit_code == 0, done.output
     again = open_store(f"{store.path}-2")
     assert set(again.source_paths("test")) == set(store.source_paths("test"))
+    assert again.manifest.interpolation == store.manifest.interpolation
     listed = {row["path"] for row in read(out)}
     assert set(again.source_paths("train")) == (
         listed if apart else set(store.source_paths("train"))

@@ -12,9 +12,12 @@ import fastssl
 from fastssl.config.resolve import load as load_config
 from fastssl.engine import checkpoint, devices
 from fastssl.engine.build import assemble
+from fastssl.engine.summary import pretraining
 from fastssl.errors import ConfigError, DataError
 from fastssl.models import build, pretrained
-from tests.runs import TINY
+from pipelines.convert import ensure_store
+from tests.image_files import write_folder
+from tests.runs import TINY, whole_content
 
 NAME = "torchvision:resnet18"
 
@@ -247,8 +250,10 @@ def test_a_pretrained_run_keeps_its_preprocessing_and_passes_it_on(data, weights
     first, second = tmp_path / "first", tmp_path / "second"
     fastssl.train("digits", out=first, pretrained=str(tmp_path / "w.pth"), mean=[0.1] * 3, **keys)
     lines = capfd.readouterr().err
-    assert "was trained on 224x224 pixels" in lines
-    assert "was trained on images of bilinear interpolation; convert resizes by bicubic" in lines
+    hint = (
+        "trained on images of 224x224 pixels and bilinear interpolation, not of 16x16 and bicubic"
+    )
+    assert f"{hint}: fastssl convert SOURCE OUT --size 224 --interpolation bilinear\n" in lines
     content = checkpoint.read(first / "checkpoints" / "best.ckpt")
     assert content["preprocessing"]["mean"] == [0.1] * 3
     assert content["preprocessing"]["std"] == [0.229, 0.224, 0.225]
@@ -258,10 +263,55 @@ def test_a_pretrained_run_keeps_its_preprocessing_and_passes_it_on(data, weights
     capfd.readouterr()
     fastssl.train("digits", out=second, pretrained=str(first), **keys)
     lines = capfd.readouterr().err
-    assert "was trained on 224x224 pixels" in lines and "interpolation" not in lines
+    # The first run has seen bicubic images.
+    assert "224x224 pixels, not of 16x16: fastssl convert SOURCE OUT --size 224\n" in lines
     assert checkpoint.read(second / "checkpoints" / "best.ckpt")["preprocessing"]["mean"] == (
         [0.1] * 3
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "image_size", "expected"),
+    [
+        (NAME, "bilinear", 16, ""),
+        (
+            NAME,
+            "bilinear",
+            None,
+            "224x224 pixels, not of 16x16: --size 224 --interpolation bilinear",
+        ),
+        (
+            NAME,
+            "bicubic",
+            16,
+            "bilinear interpolation, not of bicubic: --size 20 --interpolation bilinear",
+        ),
+        ("timm:resnet18", "bilinear", 16, "bicubic interpolation, not of bilinear: --size 20"),
+        ("timm:resnet18", "bicubic", 16, ""),
+    ],
+)
+def test_a_store_of_other_images_than_those_of_the_weights_is_noted(
+    tmp_path, model, method, image_size, expected
+):
+    pytest.importorskip(model.split(":")[0])
+    write_folder(tmp_path / "images", 2, 2)
+    given = {"size": 20, "interpolation": method, "progress": False}
+    store = fastssl.convert(tmp_path / "images", tmp_path / "store", **given)
+    settings = {"pretrained": True, "model": model, "image_size": image_size}
+    config = load_config("own_pretrained", {**settings, "store": str(store.path)}).config
+    hint = f"note    {model} was trained on images of {expected}"
+    hint = hint.replace(": --size", ": fastssl convert SOURCE OUT --size")
+    assert pretraining(config, store, (16, 16)) == ([hint] if expected else [])
+
+
+@pytest.mark.parametrize(("saved", "hints"), [(None, 0), ("bicubic", 0), ("bilinear", 1)])
+def test_the_weights_of_a_run_were_trained_on_the_images_of_its_store(data, tmp_path, saved, hints):
+    content = whole_content(1, {})
+    content["preprocessing"] |= {"interpolation": saved} if saved else {}
+    torch.save(content, tmp_path / "best.ckpt")
+    config = load_config("digits", {"pretrained": str(tmp_path / "best.ckpt")}).config
+    store = ensure_store("digits")
+    assert len(pretraining(config, store, (16, 16))) == hints
 
 
 def test_another_content_of_the_weights_is_noticed_and_a_missing_file_is_not(

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import fastssl
@@ -16,6 +17,7 @@ from fastssl.inference.pseudo_label import pseudo_label
 from fastssl.probing.choose import network_of_run
 from fastssl.probing.features import compute_features
 from pipelines.store.store import open_store
+from tests.image_files import write_flat, write_folder
 from tests.small_stores import digits_without_test
 
 SETTINGS = {"model": "wrn-10-1", "threads": 1, "loader_threads": 1, "tensorboard": False}
@@ -196,6 +198,23 @@ def test_an_interrupted_probe_leaves_no_run_and_starts_again(data, tmp_path, mon
             fastssl.probe(store, out=tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
     assert fastssl.probe(store, out=tmp_path / "run", **given)["heads"]
+
+
+def test_a_probe_and_a_choice_name_the_images_that_the_weights_expect(tmp_path, capfd):
+    from torchvision.models import resnet18
+
+    torch.save(resnet18().state_dict(), tmp_path / "w.pth")
+    write_folder(tmp_path / "images", 2, 4)
+    write_flat(tmp_path / "more", 6)
+    store = tmp_path / "store"
+    fastssl.convert(tmp_path / "images", store, size=32, unlabeled=tmp_path / "more")
+    given = {**SETTINGS, "model": "torchvision:resnet18", "pretrained": str(tmp_path / "w.pth")}
+    line = "fastssl convert SOURCE OUT --size 224 --interpolation bilinear\n"
+    capfd.readouterr()
+    fastssl.probe(store, out=tmp_path / "run", **given)
+    assert capfd.readouterr().err.count(line) == 1
+    fastssl.choose(store, 2, out=tmp_path / "l.csv", **given)
+    assert capfd.readouterr().err.count(line) == 1
 
 
 def test_label_fits_the_classifier_again_where_no_label_is_held_out(data, tmp_path):
