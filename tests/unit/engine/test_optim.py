@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 
 import pytest
 import torch
@@ -16,9 +17,6 @@ from fastssl.errors import ConfigError
 from tests import ranked
 from tests.runs import TINY, assert_same
 
-timm = pytest.importorskip("timm", reason="timm is not installed")
-param_groups_layer_decay = pytest.importorskip("timm.optim").param_groups_layer_decay
-
 SMALL = {
     "vit_tiny_patch16_224": {"img_size": 32, "patch_size": 8, "depth": 3, "embed_dim": 24},
     "vit_small_patch14_dinov2": {"img_size": 28, "depth": 2, "embed_dim": 24, "num_heads": 3},
@@ -26,6 +24,13 @@ SMALL = {
     "resnet18": {},
     "tf_efficientnet_lite0": {},
 }  # a transformer, one without a class token's norm, and three kinds of convolutional networks
+
+
+@pytest.fixture
+def timm():
+    """Return timm; the steps of AdamW need no more than PyTorch."""
+    pytest.importorskip("timm.optim", reason="timm is not installed")
+    return sys.modules["timm"]
 
 
 def factor(step, warmup, steps):
@@ -72,7 +77,7 @@ def test_adamw_with_warmup_takes_the_steps_of_plain_torch(data, warmup, monkeypa
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_layer_decay_takes_the_steps_of_timm(name):
+def test_layer_decay_takes_the_steps_of_timm(name, timm):
     torch.manual_seed(0)
     ours = timm.create_model(name, num_classes=3, **SMALL[name]).eval().double()
     theirs = copy.deepcopy(ours)
@@ -80,7 +85,7 @@ def test_layer_decay_takes_the_steps_of_timm(name):
     config = RunConfig(optimizer="adamw", **settings)
     optimizer = optim.build(ours, config)
     kept = getattr(theirs, "no_weight_decay", set)()
-    groups = param_groups_layer_decay(theirs, 0.1, kept, layer_decay=0.6)
+    groups = timm.optim.param_groups_layer_decay(theirs, 0.1, kept, layer_decay=0.6)
     plain = torch.optim.AdamW(groups, lr=0.01, fused=False, foreach=False)
     size = SMALL[name].get("img_size", 32)
     for step in range(5):
@@ -101,16 +106,17 @@ def test_layer_decay_takes_the_steps_of_timm(name):
 class Wrapped(nn.Module):
     """A model of timm without its classifier, which we hold."""
 
-    def __init__(self, name):
+    def __init__(self, body):
         super().__init__()
-        self.body = timm.create_model(name, num_classes=0, **SMALL[name])
+        self.body = body
         self.classifier = nn.Linear(self.body.num_features, 3)
         self.heads = nn.ModuleDict({"rotation": nn.Linear(self.body.num_features, 4)})
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_classifier_outside_the_model_of_timm_is_its_last_layer(name):
-    whole, wrapped = timm.create_model(name, num_classes=3, **SMALL[name]), Wrapped(name)
+def test_a_classifier_outside_the_model_of_timm_is_its_last_layer(name, timm):
+    whole = timm.create_model(name, num_classes=3, **SMALL[name])
+    wrapped = Wrapped(timm.create_model(name, num_classes=0, **SMALL[name]))
     expected = optim.layer_scales(whole, 0.5)
     found = optim.layer_scales(wrapped, 0.5)
     for key in set(found) - optim.head_names(wrapped):
