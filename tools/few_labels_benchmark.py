@@ -15,7 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ from tools.probe_benchmark import RESULTS, accuracies, summary
 SEEDS = {1: 1, 5: 3, 20: 1}  # labels per class: draws of labels that are trained on
 RUNS = Path("runs") / "few-labels"
 NAMES = ("probe, written", "FlexMatch from scratch", "FlexMatch from the probe", "supervised")
+# True of classes of ImageNet alone, whose names are WordNet's, and of weights trained on them.
+SEEN = "The classes are of ImageNet, on which the weights were trained: accuracies are optimistic."
 
 
 def main() -> None:
@@ -42,7 +46,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--ratio", type=int, default=3)
-    parser.add_argument("--note", default="", help="what a reader of the record must know")
+    parser.add_argument("--note", default="", help="what else a reader of the record must know")
     options = parser.parse_args()
     logging.getLogger("fastssl").setLevel(logging.WARNING)
     resolved = configure(options.store, {"model": options.model, "pretrained": options.weights})
@@ -62,7 +66,13 @@ def main() -> None:
         ]
     size = store.splits["train"].height
     record |= {"what": "few-labels", "settings": {**record["settings"], **shared, "size": size}}
-    print(save({**record, "note": options.note}, RESULTS))
+    print(save({**record, "note": note(store.class_names, options.note)}, RESULTS))
+
+
+def note(class_names: Sequence[str], given: str) -> str:
+    """Return what a reader of the record must know, whatever the user adds."""
+    of_imagenet = all(re.fullmatch(r"n\d{8}", name) for name in class_names)
+    return " ".join(filter(None, [SEEN if of_imagenet else "", given]))
 
 
 def rows(options: argparse.Namespace, given: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -30,3 +30,10 @@ def test_all_models_have_the_labels_of_the_probe_and_are_made_once(tmp_path, mon
     }
     starts = sorted(str(one["pretrained"]).rsplit("/", 1)[-1] for one in configs)
     assert starts == ["None", "probe", "weights.pt", "weights.pt"]
+
+
+def test_the_note_says_that_imagenet_was_seen_whatever_the_user_adds():
+    note = few_labels_benchmark.note
+    assert note(["n02102040", "n03000684"], "busy") == f"{few_labels_benchmark.SEEN} busy"
+    assert note(["n02102040"], "") == few_labels_benchmark.SEEN
+    assert note(["n02102040", "pug"], "busy") == "busy" and note(["pug"], "") == ""
