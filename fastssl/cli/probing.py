@@ -42,7 +42,9 @@ def choose(
     per_class: Annotated[
         bool, typer.Option("--per-class", help="Choose -n times the number of classes.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("to_label.csv"),
+    out: Annotated[
+        Path | None, typer.Option(help="File to write: to_label.csv or to_label.json.")
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="csv or labelstudio.")] = "csv",
     run: Annotated[
         Path | None, typer.Option(help="Choose what the model of this run is least certain of.")
@@ -67,8 +69,12 @@ def choose(
         print(json.dumps(done, indent=2))
         return
     print(f"{done['images']:,} images to label in {done['out']}; look at {done['sheet']}")
+    if "start" in done:
+        print(for_terminal(f"start Label Studio by: {done['start']}"))
+    for step in done.get("steps", ["fill in the labels"]):
+        print(for_terminal(step))
     if done["next"]:
-        print(for_terminal(f"fill in the labels, then: {done['next']}"))
+        print(for_terminal(f"then: {done['next']}"))
 
 
 @app.command(epilog="Example: fastssl auto photos --unlabeled more --minutes 30")

@@ -18,11 +18,10 @@ from fastssl.engine import devices
 from fastssl.engine.build import build_model, load_weights, with_normalization
 from fastssl.engine.build_data import find_store, normalization, view_recipes
 from fastssl.errors import ConfigError
-from fastssl.inference.label import next_command
 from fastssl.inference.predictor import Predictor, probabilities
 from fastssl.inference.pseudo_label import unlabeled
 from fastssl.models.classifier import classifier_of
-from fastssl.probing import to_label
+from fastssl.probing import label_studio, to_label
 from fastssl.probing.features import FrozenNetwork, compute_features
 from fastssl.probing.graph import CHUNK, SAMPLE, Floats, Indices, Space, grouped, nearest
 from fastssl.probing.probe import configure, report_weights
@@ -41,14 +40,14 @@ def choose(
     count: int,
     *,
     per_class: bool = False,
-    out: Path = Path("to_label.csv"),
+    out: Path | None = None,
     form: str = "csv",
     run: Path | None = None,
     overrides: list[str] | dict[str, Any] | None = None,
     trust_code: bool = False,
 ) -> dict[str, Any]:
     """Write the images to label and a sheet to look at; return what was written."""
-    to_label.check_format(form)
+    out = to_label.file_of(form, out)
     if run is not None and overrides:
         raise ConfigError("--run is given with settings of a model", "remove one of the two")
     with messages():
@@ -62,6 +61,7 @@ def choose(
             found, seed = find_store(resolved), resolved.config.seed
             network = open_network(resolved, found)
             open_images = np.flatnonzero(found.labels("train") < 0)
+        files = label_studio.local_files(found) if form == "labelstudio" else None
         to_label.check_out(found, out)
         total = checked_count(found, len(open_images), count, per_class)
         rows = compute_features(network, found)["train"]
@@ -71,11 +71,7 @@ def choose(
             chosen = uncertain(space, open_images, uncertainty, total, seed)
         else:
             chosen = typical(space, open_images, total, seed)
-    to_label.write(found, chosen, out, form)
-    sheet = out.with_suffix(".html")
-    to_label.write_sheet(found, chosen, sheet)
-    following = next_command(found, out) if form == "csv" else None
-    return {"images": len(chosen), "out": str(out), "sheet": str(sheet), "next": following}
+    return to_label.write(found, chosen, out, files)
 
 
 def checked_count(store: Store, left: int, count: int, per_class: bool) -> int:

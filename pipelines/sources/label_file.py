@@ -29,7 +29,7 @@ def read_list(file: Path, folder: Path) -> dict[str, Listed]:
         raise DataError(f"{file} is not a regular file", "write the list into a file")
     try:
         if file.suffix.lower() == ".json":
-            for number, (path, label) in enumerate(read_tasks(file), 1):
+            for number, (path, label) in enumerate(read_tasks(file, folder), 1):
                 cells = {"path": path, "label": label}
                 _add(listed, cells, folder, f"{file}, task {number}")
         else:
