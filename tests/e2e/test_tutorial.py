@@ -1,6 +1,7 @@
 """The tutorial, as it is written: its own commands, in order, on real images where there are."""
 
 import csv
+import json
 import os
 import re
 import subprocess
@@ -29,6 +30,7 @@ QUICK = {
     "--minutes 30": "--minutes 0 model=wrn-10-1 pretrained=weights.pth --size 32",
     "--size 224": "--size 32",
     "probe data/mine": "probe data/mine model=wrn-10-1 pretrained=weights.pth",
+    "choose data/bare": "choose data/bare model=wrn-10-1 pretrained=weights.pth",
     "steps=400 warmup=40": "steps=3 warmup=1 model=wrn-10-1",
 }
 
@@ -36,7 +38,7 @@ QUICK = {
 def quick_commands() -> list[str]:
     text = "\n===\n".join(commands())
     for written, quick in QUICK.items():
-        assert text.count(written) == 1, written
+        assert written in text, written
         text = text.replace(written, quick)
     return text.split("\n===\n")
 
@@ -87,9 +89,9 @@ def one_core() -> None:
 
 
 def test_the_tutorial_has_one_command_and_its_steps() -> None:
-    first, *verbs = [line.split()[1] for line in commands()]
+    first, *verbs = [line.split()[1] for block in commands() for line in block.splitlines()]
     steps = ["convert", "verify", "probe", "train", "eval", "predict", "label", "report"]
-    assert first == "auto" and verbs == steps
+    assert first == "auto" and verbs == [*steps, "convert", "choose", "choose"]
 
 
 def run(lines: list[str], place: Path) -> subprocess.CompletedProcess[str]:
@@ -134,12 +136,13 @@ def test_the_tutorial_passes_as_it_is_written(tmp_path: Path) -> None:
     (line,) = [
         line for line in done.stdout.splitlines() if line.startswith("next: ") and "-2" in line
     ]
+    by_choice = label_the_chosen(place, done.stdout)
     with (place / "pseudo.csv").open("a") as file:  # as if the model trusted an image
         listed = {row["path"] for row in read(place / "pseudo.csv")}
         unlabeled = [str(path) for path in (place / "images").iterdir() if str(path) not in listed]
         label = Path(unlabeled[0]).name.split("-")[0]
         file.write(f"{unlabeled[0]},{label},0.990000,0.950000,yes,pseudo\n")
-    run([line.removeprefix("next: ")], place)
+    run([line.removeprefix("next: "), by_choice], place)
     first, again = (open_store(place / "data" / name) for name in ("mine", "mine-2"))
     assert again.class_names == first.class_names
     tests = [
@@ -149,6 +152,21 @@ def test_the_tutorial_passes_as_it_is_written(tmp_path: Path) -> None:
     assert tests[0] == tests[1], "the test set has changed"
     assert (again.labels("train") >= 0).sum() == len(listed) + 1
     assert again.splits["train"].count == first.splits["train"].count
+    assert (open_store(place / "data/bare-2").labels("train") >= 0).sum() == 25
+
+
+def label_the_chosen(place: Path, stdout: str) -> str:
+    """Fill in the list of `choose` as a user does; return the line that it printed."""
+    line, other = re.findall(r"^then: (.*)$", stdout, re.MULTILINE)
+    assert other == line.replace("to_label.csv", "to_label-labeled.json")
+    chosen = [row["path"] for row in read(place / "to_label.csv")]
+    tasks = json.loads((place / "to_label.json").read_text())
+    assert len(chosen) == 25 and [task["data"]["path"] for task in tasks] == chosen
+    assert all(task["data"]["image"].startswith("/data/local-files/?d=images/") for task in tasks)
+    with (place / "to_label.csv").open("w", newline="") as file:
+        rows = [(path, Path(path).name.split("-")[0]) for path in chosen]
+        csv.writer(file).writerows([("path", "label"), *rows])
+    return line
 
 
 def test_the_python_of_the_tutorial_is_python() -> None:
