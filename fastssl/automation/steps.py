@@ -30,10 +30,12 @@ from fastssl.tracking.console import messages
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.convert import Options
 from pipelines.convert.images import interpolation_option
+from pipelines.sources.folder import refuse_untrained, tested_classes
 from pipelines.sources.label_file import read_list
+from pipelines.sources.scan import Scan
 from pipelines.store.manifest import NAME as MANIFEST
 from pipelines.store.store import Store, open_store
-from pipelines.text import for_terminal
+from pipelines.text import for_terminal, listed
 
 logger = logging.getLogger(__name__)
 PROBED = "probe.json"  # the last file that a probe writes
@@ -109,15 +111,24 @@ def check(request: Request, state: State) -> None:
 
 
 def check_labels(request: Request) -> None:
-    """Raise if a list of labels does not have two classes."""
+    """Raise if a list of labels does not have two classes, or not those of the test images."""
     if request.labels is None:
         return
-    names = {one.label for one in read_list(request.labels, request.folder.absolute()).values()}
-    if len(names - {""}) < 2:
+    found = read_list(request.labels, request.folder.absolute()).values()
+    names = {one.label for one in found} - {""}
+    if len(names) < 2:
         raise DataError(
             f"the labels in {request.labels} are of one class",
             "label images of at least two classes, then type the same command",
         )
+    refuse_untrained(names, classes_of_test(request))
+
+
+def classes_of_test(request: Request) -> list[str]:
+    """Return the classes of the test images: without --test none."""
+    if request.test is None:
+        return []
+    return sorted(tested_classes(Scan(request.folder.absolute()).at(request.test)))
 
 
 def check_weights(request: Request) -> None:
@@ -132,12 +143,13 @@ def check_weights(request: Request) -> None:
 
 def choose_images(request: Request, state: State) -> dict[str, Any]:
     """Convert images of which none has a label, and list those to label first."""
-    listed, done = request.to_label.exists(), complete(request.bare_store)
+    exists, done = request.to_label.exists(), complete(request.bare_store)
     inputs = request.choice_inputs()
     images = {key: inputs[key] for key in ("FOLDER", "--size", INTERPOLATION)}
     state.check("unlabeled", images, request.bare_store, exists=done)
-    state.check("choose", inputs, request.to_label, exists=listed)
-    if not listed:
+    state.check("choose", inputs, request.to_label, exists=exists)
+    tested = classes_of_test(request)
+    if not exists:
         check_weights(request)
     options = Options(no_labels=True, size=request.side, interpolation=request.interpolation)
     sized = ["--size", request.side] if request.side else []
@@ -160,6 +172,11 @@ def choose_images(request: Request, state: State) -> dict[str, Any]:
             out=request.to_label,
             overrides=request.probe_overrides,
             trust_code=request.trust_code,
+        )
+    if tested:
+        logger.warning(
+            f"label an image of each class that {request.test} has, if need be by more lines of "
+            f"path,label in {request.to_label}: {listed(tested)}"
         )
     following = request.command(request.to_label)
     return {"to_label": str(request.to_label), "sheet": str(sheet), "next": following}

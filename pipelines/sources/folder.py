@@ -190,8 +190,8 @@ def _test_list(folder: Path, file: Path, names: list[str]) -> list[Item]:
 
 
 def _test_folder(scan: Scan, names: list[str]) -> list[Item]:
-    found = {path.name: list(scan.images(path)) for path in scan.folders()}
-    number_of = _numbers(names, {name for name, files in found.items() if files})
+    found = tested_classes(scan)
+    number_of = _numbers(names, found)
     images = [Item(file, number_of[name]) for name, files in found.items() for file in files]
     if not images:
         raise DataError(f"{scan.root} holds no class folders with images", "look at --test")
@@ -200,13 +200,29 @@ def _test_folder(scan: Scan, names: list[str]) -> list[Item]:
 
 def _numbers(names: list[str], tested: Iterable[str]) -> dict[str, int]:
     """Return the number of each class after checking those of the test set."""
-    strangers = sorted(set(tested) - set(names))
-    if strangers:
-        raise DataError(
-            f"{for_terminal(strangers[0])} is a class that the training images do not have",
-            f"the classes are: {listed(names)}",
-        )
+    refuse_untrained(names, tested)
     return {name: number for number, name in enumerate(names)}
+
+
+def refuse_untrained(names: Iterable[str], tested: Iterable[str]) -> None:
+    """Raise if a class has test images, but no training image with a label."""
+    strangers = sorted({*tested} - {*names})
+    if not strangers:
+        return
+    is_one = len(strangers) == 1
+    what = "is a class" if is_one else f"are {len(strangers)} classes"
+    each = "that class" if is_one else "each of them"
+    raise DataError(
+        f"{listed(strangers)} {what} that the training images do not have",
+        f"label an image of {each}, or leave {'its' if is_one else 'their'} test images out; the "
+        f"classes with a label are: {listed(sorted(names, key=_numbers_first))}",
+    )
+
+
+def tested_classes(scan: Scan) -> dict[str, list[str]]:
+    """Return the images of each class folder that has some."""
+    found = {path.name: list(scan.images(path)) for path in scan.folders()}
+    return {name: files for name, files in found.items() if files}
 
 
 def _labels(images: Sequence[Item]) -> Labels:

@@ -230,6 +230,38 @@ def test_images_without_a_label_are_chosen_and_labeled(place, lines):
     assert (open_store(place / "out/store").labels("train") >= 0).sum() == 6
 
 
+def test_the_classes_of_the_test_images_are_named_before_and_after_the_labeling(place, lines):
+    given = {"out": "out", "test": "test", **TINY}
+    done = fastssl.auto("flat", choose=4, **given)
+    (named,) = [line for line in lines if "each class that test has" in line]
+    assert named.endswith("out/to_label.csv: class0, class1, class2")
+    with open(done["to_label"], newline="") as file:
+        rows = list(csv.reader(file))
+    rows[1:] = [[path, f"class{n % 2}"] for n, (path, _) in enumerate(rows[1:])]
+
+    def labeled():
+        with open(done["to_label"], "w", newline="") as file:
+            csv.writer(file).writerows(rows)
+        return fastssl.auto("flat", labels=done["to_label"], minutes=0, **given)
+
+    lines.clear()
+    with pytest.raises(DataError, match="class2 is a class that the training") as caught:
+        labeled()
+    assert caught.value.fix.startswith("label an image of that class, or leave its test images out")
+    assert caught.value.fix.endswith("class0, class1") and not lines
+    listed = {path for path, _ in rows}
+    rows.append(
+        [next(str(p) for p in (place / "flat").iterdir() if str(p) not in listed), "class2"]
+    )
+    assert labeled()["runs"][0]["test images"] == 12
+
+
+def test_a_missing_test_folder_is_refused_before_images_are_chosen(place):
+    with pytest.raises(DataError, match="there is no folder"):
+        fastssl.auto("flat", out="out", test="none", choose=4, **TINY)
+    assert not (place / "out").exists()
+
+
 def test_a_choice_that_was_cut_off_takes_other_options_but_no_other_images(place):
     with pytest.raises(ConfigError):
         fastssl.auto("flat", out="out", choose=1000, **TINY)  # the images are converted

@@ -399,9 +399,12 @@ def test_folders_that_hold_no_classes(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="0 class folders"):
         open_source(str(tmp_path / "none"), Options())
-    with pytest.raises(DataError, match="a class that the training images do not have"):
-        source = write_folder(tmp_path / "two", classes=2)
+    source = write_folder(tmp_path / "two", classes=2)
+    with pytest.raises(DataError, match="a class that the training images do not have") as caught:
         open_source(str(source), Options(test=write_folder(tmp_path / "test", classes=3)))
+    assert "label an image of that class, or leave its test images out" in caught.value.fix
+    with pytest.raises(DataError, match="class2, class3 are 2 classes that the training images"):
+        open_source(str(source), Options(test=write_folder(tmp_path / "more", classes=4)))
     with pytest.raises(ConfigError, match="both"):
         open_source(str(source), Options(test=tmp_path, test_fraction=0.1))
     with pytest.raises(ConfigError, match="out of range"):
