@@ -90,33 +90,53 @@ def weights() -> str:
 
 @pytest.mark.slow
 @needs_photos
-def test_auto_on_photographs_ends_with_a_model_and_a_report(tmp_path: Path) -> None:
+def test_auto_on_photographs_is_killed_twice_and_ends_with_a_model(tmp_path: Path) -> None:
     with tarfile.open(PHOTOS) as archive:
         archive.extractall(tmp_path, filter="data")
-    photos = tmp_path / "photos"
+    photos, out = tmp_path / "photos", tmp_path / "out"
     words = ["auto", str(photos / "ilsvrc/train"), f"pretrained={weights()}", "labels=2/class"]
     words += ["--unlabeled", str(photos / "large"), "--test", str(photos / "ilsvrc/val")]
-    words += ["--minutes", "5", "--out", "out", "--json"]
-    before = partial(prepare_photographs, tmp_path)
+    words += ["batch=4", "ratio=1", "--minutes", "5", "--out", "out", "--json"]
+    before = partial(prepare_photographs, tmp_path, in_the_features=True)
     assert runs.ended(runs.command(*words, before=before)) == -signal.SIGKILL
-    assert not list(tmp_path.glob("out/store/features/*.npy"))
-    assert list(tmp_path.glob("out/store/features/*.part"))
+    assert not list(out.glob("store/features/*.npy"))
+    assert list(out.glob("store/features/*.part"))
+
+    before = partial(prepare_photographs, tmp_path, in_the_features=False)
+    second = runs.command(*words, kill_at=8, before=before)
+    assert runs.ended(second) == -signal.SIGKILL
+    assert (out / "probe/probe.json").exists() and runs.last(out / "train")["trip"]["step"] == 6
+    assert not (out / "report.html").exists()
+
     done = shell(tmp_path, shlex.join([sys.executable, "-m", "fastssl", *words]))
     assert done.returncode == 0, done.stderr
+    assert f"steps 7 to {FEW}," in done.stderr
     found = json.loads(done.stdout)
-    store = open_store(tmp_path / "out/store")
+    store = open_store(out / "store")
     assert store.splits["train"].count == 720 and store.splits["test"].count == 150
+    assert [row["model"] for row in found["runs"]] == ["probe", "fine-tuned"]
     assert found["runs"][0]["accuracy"] > 80
     best = max(row["accuracy"] for row in found["runs"])
     assert next(row for row in found["runs"] if row["run"] == found["run"])["accuracy"] == best
     assert (tmp_path / found["report"]).stat().st_size > 1000
 
 
-def prepare_photographs(place: Path) -> None:
-    """Enter the folder and kill the process when a part of the features is on the disk."""
+FEW = 18  # steps of 9.6 s, which fit into 5 minutes less 120 s for 150 test images
+
+
+def prepare_photographs(place: Path, *, in_the_features: bool) -> None:
+    """Enter the folder; let a few steps be worth their time, and kill after a part of the features.
+
+    What a step costs and how many are chosen is stored: the last call, a real one, goes on with it.
+    """
     os.chdir(place)
+    from fastssl.automation import budget, state
     from fastssl.probing import features
 
-    record = features._record
-    features.EVERY = 1.0
-    features._record = lambda *given: (record(*given), killed())
+    budget.measure = lambda _: budget.Cost(image=0.8, startup=0.0, memory=0)
+    budget.FEWEST = 10
+    state.State.spent = lambda _: 0.0
+    if in_the_features:
+        record = features._record
+        features.EVERY = 1.0
+        features._record = lambda *given: (record(*given), killed())
