@@ -32,7 +32,7 @@ def local_files(store: Store) -> LocalFiles:
     paths = store.source_paths("train")
     if not all(map(os.path.isabs, paths)):
         raise ConfigError(f"the images of {store.path} are not files", "use --format csv")
-    folders = {os.path.dirname(path) for path in paths}
+    folders = {os.path.normpath(os.path.dirname(path)) for path in paths}  # --unlabeled ../more
     common = Path(os.path.commonpath(folders))
     for folder in (common, *common.parents):
         if folder.name == store.manifest.name:  # the folder that was converted

@@ -56,7 +56,7 @@ def test_every_image_of_a_folder_is_served(tmp_path, folder):
 def test_images_of_two_folders_have_a_storage_each(tmp_path):
     write_flat(tmp_path / "some/images", 3)
     write_flat(tmp_path / "other/more", 2)
-    unlabeled = tmp_path / "other"
+    unlabeled = tmp_path / "some" / ".." / "other"
     tasks, files = write(bare(tmp_path / "some/images", unlabeled=unlabeled), tmp_path / "a.json")
     assert files == (tmp_path, [tmp_path / "other", tmp_path / "some"])
     assert len(tasks) == 5 and all(served(task, files) for task in tasks)
