@@ -105,9 +105,9 @@ def recipe(tmp_path: Path, data: Path, *readers: str) -> None:
         assert "2 ranks" in (out / "log.txt").read_text()
 
 
-@needs("ffcv")
-def test_the_imagenet_recipe_with_ffcv(data, tmp_path):
-    recipe(tmp_path, data, "ffcv")
+@needs("dali")
+def test_the_imagenet_recipe_with_dali(data, tmp_path):
+    recipe(tmp_path, data, "dali")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import pytest
 from pipelines.prefetch import Ring, StalledError
 from tests import runs
 from tests.faults import fault_points
-from tests.installed import each
+from tests.installed import each, needs
 
 ROOT = Path(__file__).parents[2]
 
@@ -194,11 +194,10 @@ def cut_while_loading(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("reader", "file", "kept"),
-    each(
-        ("dali", "train-00000.tar", 3),
-        ("ffcv", "train.beton", 3),
-        ("resident", "train-00000.tar", 0),
-    ),
+    [
+        *each(("dali", "train-00000.tar", 3), ("resident", "train-00000.tar", 0)),
+        pytest.param("ffcv", "train.beton", 3, marks=[needs("ffcv"), pytest.mark.faults]),
+    ],
 )
 def test_a_file_that_is_cut_short_while_it_is_mapped(
     digits_in_all_formats, tmp_path, tally, reader, file, kept

@@ -56,7 +56,10 @@ def train(out: Path, store: Store, **settings: Any) -> Path:
 
 @pytest.mark.parametrize(
     ("quality", "labels", "steps", "accuracies"),
-    [("poor", 20, 40, (0.2, 0.7)), ("good", 40, 100, (0.8, 1))],
+    [
+        ("poor", 20, 40, (0.2, 0.7)),
+        pytest.param("good", 40, 100, (0.8, 1), marks=pytest.mark.slow),
+    ],
 )
 def test_no_more_is_expected_than_is_true(
     quality: str,

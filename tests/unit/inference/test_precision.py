@@ -35,7 +35,7 @@ SETTINGS = {
     [
         ("poor", 20, 40, (0.2, 0.6)),
         ("middling", 40, 100, (0.6, 0.93)),
-        ("good", 100, 400, (0.93, 1)),
+        pytest.param("good", 100, 400, (0.93, 1), marks=pytest.mark.slow),
     ],
 )
 def test_the_interval_contains_the_true_precision(
