@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from PIL import Image
 
-SECONDS = 60  # nothing that is fuzzed may take so long, even on a busy machine
+SECONDS = 240  # nothing that is fuzzed may take so long, even on a busy machine
 GROWTH = 512 << 20  # bytes of memory by which it may raise the peak; torch itself is among them
 SPACE = 2 << 30  # bytes of addresses after which an allocation fails, before the machine suffers
 
@@ -34,12 +34,14 @@ def bounded(seconds: int = SECONDS, growth: int = GROWTH) -> Iterator[None]:
     soft = most if limits[0] == resource.RLIM_INFINITY else min(most, limits[0])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     resource.setrlimit(resource.RLIMIT_AS, (soft, limits[1]))
-    signal.alarm(seconds)
+    # There is one such timer, and pytest-timeout may have set it for the whole test.
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, outer)  # 0 where there was none
         resource.setrlimit(resource.RLIMIT_AS, limits)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) << 10
     assert grown <= growth, f"takes {grown >> 20:,} MB"
