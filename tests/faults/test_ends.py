@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from functools import partial
@@ -105,20 +106,14 @@ def test_memory_that_really_runs_out(tmp_path, tally):
 
 def signal_twice(step: int, number: int) -> None:
     """Send a signal before a step and, while the checkpoint is being written, a second."""
-    import os
+    from fastssl.engine import checkpoint, loop
 
-    from fastssl.engine import checkpoint
-
-    fault_points.at_call(checkpoint, "write_atomic", 2, threading.Event().wait)
-    from fastssl.engine import loop
-
-    def twice() -> None:
+    def again() -> None:  # one thread writes all checkpoints: the one before is on the disk
         os.kill(os.getpid(), number)
-        timer = threading.Timer(0.5, os.kill, (os.getpid(), number))
-        timer.daemon = True
-        timer.start()
+        threading.Event().wait()
 
-    fault_points.at_call(loop, "train_step", step, twice)
+    fault_points.at_call(checkpoint, "write_atomic", 2, again)
+    fault_points.at_call(loop, "train_step", step, lambda: os.kill(os.getpid(), number))
 
 
 @pytest.mark.parametrize(
