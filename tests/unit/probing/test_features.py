@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,9 @@ from fastssl.probing.choose import open_network
 from fastssl.probing.features import compute_features
 from pipelines.store.store import open_store
 from pipelines.store.verify import verify
+from tests.process_output import Listener
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -178,11 +182,13 @@ def test_a_killed_pass_goes_on(store, number, monkeypatch):
         [sys.executable, "-c", KILLED, str(store.path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ,
+        cwd=ROOT,  # from where `tests` can be imported
     )
-    assert process.stdout.readline() == b"eighth batch\n"
+    stdout = Listener(process, process.stdout)
+    stdout.line("eighth batch")
     process.send_signal(number)
-    process.communicate()
+    process.stdin.close()
+    stdout.end()
     assert process.returncode == (-9 if number == signal.SIGKILL else 143)
     (record,) = (store.path / "features").glob("*.json")
     rows = 7 * 32 if number == signal.SIGKILL else 8 * 32
