@@ -81,7 +81,8 @@ def test_a_record_of_views_compares_the_peers_at_most_threads(monkeypatch):
     rates = {(row["name"], row["threads"]): row["rate"] for row in record["results"]}
     assert list(rates) == [("pil", 1), ("fastssl", 1), ("pil", 2), ("fastssl", 2)]
     expected = rates["fastssl", 2] / rates["pil", 2]
-    assert record["ratio"] == {"pil": pytest.approx(expected, rel=0.01)}
+    # The ratio has two digits after the point; a process that has to wait may make it small.
+    assert record["ratio"] == {"pil": pytest.approx(expected, rel=0.01, abs=0.01)}
 
 
 def test_the_published_form_of_the_curriculum_decides_the_same():
@@ -139,7 +140,7 @@ def test_the_plain_loop_predicts_the_same(tmp_path):
     assert record["same"] == 1.0 and record["settings"]["images"] == 30
     rates = {row["name"]: row["rate"] for row in record["results"]}
     expected = rates["fastssl"] / rates["plain loop"]
-    assert record["ratio"]["plain loop"] == pytest.approx(expected, rel=0.05)
+    assert record["ratio"]["plain loop"] == pytest.approx(expected, rel=0.05, abs=0.01)
 
 
 def test_a_folder_without_photos_is_an_error(tmp_path):
