@@ -33,7 +33,8 @@ def browser(folder: Path) -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
     try:
-        driver.set_page_load_timeout(120)
+        driver.set_page_load_timeout(300)
+        driver.set_script_timeout(300)
         yield driver
     finally:
         driver.quit()

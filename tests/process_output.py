@@ -8,7 +8,7 @@ import subprocess
 import time
 from typing import IO, Any, NoReturn
 
-PATIENCE = 300.0  # seconds after which a process counts as hanging, on however busy a machine
+PATIENCE = 600.0  # seconds after which a process counts as hanging, on however busy a machine
 
 
 class Listener:

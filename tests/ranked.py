@@ -15,9 +15,8 @@ from typing import Any
 
 from torch.distributed import TCPStore
 
+from tests.process_output import PATIENCE
 from tests.runs import TINY, _server
-
-PATIENCE = 600  # seconds after which a rank counts as hanging, on however busy a machine
 
 
 @dataclass(frozen=True)

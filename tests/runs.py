@@ -17,6 +17,7 @@ import torch
 
 from fastssl.engine import checkpoint
 from fastssl.tracking.run_dir import RunFolder
+from tests.process_output import PATIENCE
 
 TINY = [
     "model=wrn-10-1",
@@ -117,7 +118,7 @@ def _enter(folder: Path, files: list[Path], before: Before | None) -> None:
 
 def ended(child: Any) -> int:
     """Wait for a process and return its exit code."""
-    child.join(240)
+    child.join(PATIENCE)
     if child.exitcode is None:
         child.kill()
         child.join()

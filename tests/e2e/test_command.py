@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import runs
-from tests.process_output import Listener
+from tests.process_output import PATIENCE, Listener
 from tests.runs import TINY, assert_same_run, last
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ cli.main()
 def fastssl(*words, code=0, **named):
     """Run the command as a shell does."""
     command = [sys.executable, "-m", "fastssl", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **named)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **named)
     assert done.returncode == code, done.stderr
     return done
 
@@ -166,7 +166,7 @@ def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_been(number, code,
 def hold_before_the_third_step(held, release):
     def hold():
         held.set()
-        release.wait(600)
+        release.wait(2 * PATIENCE)
 
     runs.before_step(2, hold)
 
@@ -177,7 +177,7 @@ def test_two_runs_in_one_folder_at_once_are_refused(forked, tmp_path, data):
     held, release = runs.event(), runs.event()
     child = runs.start(out, *words, before=partial(hold_before_the_third_step, held, release))
     try:
-        assert held.wait(300), "the run never took its third step"
+        assert held.wait(PATIENCE), "the run never took its third step"
         message = forked("train", "digits", *words, "--out", out, "--resume", code=2).stderr
         assert "another run is writing" in message
     finally:

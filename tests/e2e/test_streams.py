@@ -11,12 +11,13 @@ import pytest
 from PIL import Image
 
 from tests.e2e.test_command import HELD, ROOT
+from tests.process_output import PATIENCE
 from tests.runs import TINY
 
 
 def fastssl(*words, **named):
     command = [sys.executable, "-m", "fastssl", *map(str, words)]
-    return subprocess.run(command, text=True, timeout=240, **named)
+    return subprocess.run(command, text=True, timeout=PATIENCE, **named)
 
 
 def test_a_lost_terminal_does_not_fail_a_run(data, tmp_path):
@@ -35,7 +36,7 @@ def test_a_lost_terminal_does_not_fail_a_run(data, tmp_path):
             shown += os.read(master, 1 << 12)
         os.close(master)  # from here on, every write fails with EIO
         release.touch()
-        assert child.wait(240) == 0
+        assert child.wait(PATIENCE) == 0
     finally:
         child.kill()
         child.wait()
@@ -53,7 +54,7 @@ def test_a_lost_terminal_does_not_fail_a_run(data, tmp_path):
 )
 def test_closed_streams_change_no_exit_code(words, closed, data):
     line = f"{shlex.quote(sys.executable)} -m fastssl {words} {closed}"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=PATIENCE)
     assert "Traceback" not in done.stdout + done.stderr and "Exception" not in done.stderr
     assert done.returncode == (2 if "nothing" in words else 0), done.stderr
 
@@ -109,7 +110,7 @@ cli.main()
 @pytest.mark.parametrize(("moment", "before"), [("import", 0), ("step", 6)])
 def test_a_limit_on_memory_gets_two_lines(moment, before, data):
     command = [sys.executable, "-c", LIMITED, moment, "train", "digits", *TINY, "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT)
     lines = done.stderr.splitlines()
     assert done.returncode == 5 and len(lines) == before + 2, done.stderr
     assert lines[-2].startswith("error: the memory of ") and "ulimit -v" in lines[-1]

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from tests.installed import needs
+from tests.process_output import PATIENCE
 from tests.small_stores import make_store
 
 CODE = """
@@ -58,9 +59,8 @@ print(numba.threading_layer())
 @needs("ffcv")
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores can't be chosen here")
 def test_a_process_that_decoded_on_one_core_ends():
-    done = subprocess.run(
-        [sys.executable, "-c", ONE_CORE], check=True, timeout=120, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", ONE_CORE]
+    done = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True)
     assert done.stdout.split() == ["omp"]
 
 

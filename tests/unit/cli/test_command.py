@@ -14,6 +14,7 @@ import typer.main
 from fastssl.cli.command import app, main
 from fastssl.config import resolve
 from fastssl.sweep import grid
+from tests.process_output import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -32,7 +33,7 @@ LIGHT = [
 
 def run(*words, cwd=None):
     command = [sys.executable, "-m", "fastssl", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=PATIENCE)
 
 
 def documented():

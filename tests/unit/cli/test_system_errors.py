@@ -21,6 +21,7 @@ from fastssl.tracking.run_dir import RunFolder
 from pipelines.errors import system_error
 from pipelines.files import open_atomic
 from pipelines.store.store import open_store
+from tests.process_output import PATIENCE
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
@@ -31,7 +32,7 @@ def typed(*words: str, out: Path | None = None) -> tuple[int, list[str]]:
     with (out or Path(os.devnull)).open("w") as file:
         done = subprocess.run(
             [sys.executable, "-m", "fastssl", *words],
-            stdout=file, stderr=subprocess.PIPE, text=True, timeout=240,
+            stdout=file, stderr=subprocess.PIPE, text=True, timeout=PATIENCE,
         )  # fmt: skip
     return done.returncode, done.stderr.strip().splitlines()
 

@@ -26,6 +26,7 @@ from fastssl.engine.loop import train_step
 from fastssl.errors import ConfigError, DataError, ResourceError
 from fastssl.profiling.synthetic import make_batch, to_double
 from tests import ranked, runs
+from tests.process_output import PATIENCE
 from tests.small_stores import make_store
 
 SETTINGS = ("batch=12", "steps=6", "log_every=1", "eval_every=6", "eval_every_late=6")
@@ -235,7 +236,7 @@ def test_no_thread_of_a_process_group_outlives_it(tmp_path, ends):
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=200,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr[-2000:]
 

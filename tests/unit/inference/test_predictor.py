@@ -31,6 +31,7 @@ from pipelines.convert import Options, convert
 from pipelines.loader.evaluation import EvaluationBatches
 from pipelines.sources import Source, SourceSplit, array_chunks
 from pipelines.store.store import Store, open_store
+from tests.process_output import PATIENCE
 from tests.runs import whole_content
 
 runner = CliRunner()
@@ -345,7 +346,7 @@ def test_a_skipped_checkpoint_is_reported_on_stderr_and_leaves_stdout_to_json(
         [sys.executable, "-m", "fastssl", "eval", str(out), "--checkpoint", "last", "--json"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["checkpoint"] == "last"

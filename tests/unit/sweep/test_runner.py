@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from fastssl.sweep import cell_state, child_process, estimate, grid, runner
 from fastssl.tracking.run_dir import RunFolder
 from pipelines import files
 from pipelines.store.store import open_store
+from tests.process_output import PATIENCE
 
 # A stand-in for `fastssl train`: a folder with config.yaml and summary.json. It saves at SIGTERM,
 # resumes where it was, and fails if its mode is "fail".
@@ -42,7 +44,7 @@ while step < steps and not stops:
     step += 1
     (folder / "alive").touch()
     if mode == "wait":
-        end = time.monotonic() + 90  # a failed test leaves nothing behind
+        end = time.monotonic() + 900  # a failed test leaves nothing behind
         while not stops and time.monotonic() < end:
             time.sleep(0.01)
 ended = "out of time" if mode == "late" else "finished"
@@ -239,7 +241,9 @@ def test_keys_that_do_not_change_numbers_may_change(file, trainer, tmp_path):
     assert starts(out) == {"40-fixmatch-s0": 1}
 
 
-def test_a_signal_is_passed_to_the_cells_and_the_same_command_resumes(file, trainer, tmp_path):
+def test_a_signal_is_passed_to_the_cells_and_the_same_command_resumes(
+    file, trainer, tmp_path, request
+):
     trainer |= {cell.name: "wait" for cell in grid.read(Path(file))[1]}
     out = tmp_path / "out"
     # in a process of its own, as the signal would else meet pytest
@@ -256,13 +260,14 @@ def test_a_signal_is_passed_to_the_cells_and_the_same_command_resumes(file, trai
     )
     for kill in (signal.SIGTERM, signal.SIGKILL):
         process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+        request.addfinalizer(process.kill)
         first = out / "40-fixmatch-s0"
         wait_for(lambda first=first: (first / "alive").exists() and cell_state.is_locked(first))
         if kill == signal.SIGTERM:
             with pytest.raises(ConfigError, match="another sweep is using"):
                 runner.run(file, out=out)
         process.send_signal(kill)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
         assert process.returncode == (143 if kill == signal.SIGTERM else -9)
         (first / "alive").unlink()
     trainer.clear()
@@ -271,10 +276,8 @@ def test_a_signal_is_passed_to_the_cells_and_the_same_command_resumes(file, trai
     assert len(list(out.glob("*/summary.json"))) == 8
 
 
-def wait_for(condition, seconds=60.0):
-    import time
-
-    end = time.monotonic() + seconds
+def wait_for(condition):
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "nothing happened"
         time.sleep(0.01)
