@@ -30,6 +30,7 @@ from fastssl.tracking.console import messages
 from fastssl.tracking.run_dir import RunFolder
 from pipelines.convert import Options
 from pipelines.convert.images import interpolation_option
+from pipelines.convert.open import check_source
 from pipelines.sources.folder import refuse_untrained, tested_classes
 from pipelines.sources.label_file import read_list
 from pipelines.sources.scan import Scan
@@ -105,9 +106,17 @@ def check(request: Request, state: State) -> None:
     name, given = budget.configuration(request)
     load(name, given, trust_code=request.trust_code)  # reports wrong settings of the training
     if not converted:
+        check_images(request)
         check_labels(request)
     if not probed:
         check_weights(request)
+
+
+def check_images(request: Request) -> None:
+    """Raise if the images to convert are not there."""
+    check_source(str(request.folder))
+    for folder in filter(None, (request.unlabeled, request.test)):
+        Scan(request.folder.absolute()).at(folder)
 
 
 def check_labels(request: Request) -> None:

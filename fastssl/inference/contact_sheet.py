@@ -87,10 +87,10 @@ def _describe(pseudo_labels: PseudoLabels, one: int, paths: list[str]) -> dict[s
     }
 
 
-def thumbnail(store: Store, index: int) -> str:
-    """Return a training image, made small, as PNG in base64."""
+def thumbnail(store: Store, index: int, side: int = CELL) -> str:
+    """Return a training image, at most `side` pixels wide and high, as PNG in base64."""
     image = Image.fromarray(np.asarray(store.image("train", index)))
-    image.thumbnail((CELL, CELL))
+    image.thumbnail((side, side))
     return base64.b64encode(as_png(image)).decode()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shlex
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,7 +123,10 @@ def default_folder(resolved: ResolvedConfig, store: Store) -> Path:
 
 def checked_split(resolved: ResolvedConfig, store: Store) -> Split:
     """Return the split that a training would have; refuse one that no classifier fits."""
-    fix = "fastssl choose STORE -n 25 lists images to label; then convert them with --labels FILE"
+    place = shlex.quote(str(store.path))
+    fix = (
+        f"fastssl choose {place} -n 25 lists images to label; then convert them with --labels FILE"
+    )
     if not (store.labels("train") >= 0).any():
         raise DataError(f"{store.path} has no labeled image", fix)
     split, _ = make_data(resolved, store, 1)

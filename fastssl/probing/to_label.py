@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fastssl.errors import ConfigError, writing
-from fastssl.inference.contact_sheet import render, thumbnail
+from fastssl.inference.contact_sheet import CELL, render, thumbnail
 from fastssl.inference.label import next_command
 from fastssl.probing import label_studio
 from fastssl.probing.graph import Indices
@@ -28,6 +28,7 @@ SUFFIXES = {"csv": ".csv", "labelstudio": ".json"}  # of the files of a format
 TEMPLATE = Path(__file__).with_suffix(".html")
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error, DataError)
 MOST_SHOWN = 1_000  # images on a sheet; nobody would look at more
+FEW, LARGE = 100, 224  # images that are shown large, to tell similar classes apart, and their side
 
 
 def file_of(form: str, out: Path | None) -> Path:
@@ -105,9 +106,14 @@ def rows_of(store: Store, chosen: Indices) -> list[tuple[str, str]]:
 def write_sheet(store: Store, chosen: Indices, out: Path) -> None:
     """Write the chosen images as one HTML file."""
     paths = store.source_paths("train")
+    side = LARGE if len(chosen) <= FEW else CELL  # a thousand large ones would take 100 MB
     shown = [
-        {"path": paths[index], "name": Path(paths[index]).name, "png": thumbnail(store, int(index))}
-        for index in chosen[:MOST_SHOWN]
+        {
+            "path": paths[index],
+            "name": Path(paths[index]).name,
+            "png": thumbnail(store, index, side),
+        }
+        for index in chosen[:MOST_SHOWN].tolist()
     ]
     with writing(out):
-        write_atomic(out, render(TEMPLATE, images=shown, total=len(chosen)).encode())
+        write_atomic(out, render(TEMPLATE, images=shown, total=len(chosen), side=side).encode())

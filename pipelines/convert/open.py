@@ -26,9 +26,16 @@ def open_source(name: str, options: SourceOptions) -> Source:
     path = Path(name)
     if path.is_dir():
         return folder.source(path, options)
-    if path.is_file() and path.suffix == ".npz":
-        _refuse(options, OWN[:-1], "a folder of images, not for a .npz")
-        return arrays.source(path, options)
+    check_source(name)
+    _refuse(options, OWN[:-1], "a folder of images, not for a .npz")
+    return arrays.source(path, options)
+
+
+def check_source(name: str) -> None:
+    """Raise if `name` stands for nothing that can be converted."""
+    path = Path(name)
+    if name in DATASETS or path.is_dir() or (path.is_file() and path.suffix == ".npz"):
+        return
     near = get_close_matches(name, list(DATASETS), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise DataError(f"{name!r} is no folder, no .npz and no standard dataset", hint + _names())

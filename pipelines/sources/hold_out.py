@@ -49,14 +49,14 @@ def describe(
             "--test-list FILE or --test-fraction"
         )
     warnings = []
-    more = "give test images by --test DIR or --test-list FILE, or a larger --test-fraction"
+    given = "test images by --test DIR or --test-list FILE, or a larger --test-fraction"
     if not len(test):
-        warnings.append(f"no test images: nothing will show how good a model is; {more}")
+        warnings.append(f"no test images: nothing will show how good a model is; give {given}")
     elif tested.sum() < FEW or tested.min() < FEW_PER_CLASS:
         fewest = for_terminal(names[int(tested.argmin())])
         warnings.append(
             f"{len(test):,} test images, {tested.min()} of the class {fewest}, are too few for a "
-            f"test error that can be trusted; {more}"
+            f"test error that can be trusted; give more {given}"
         )
     for what, chosen in (
         ("without a labeled training image", labeled == 0),

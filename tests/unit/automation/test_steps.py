@@ -279,6 +279,20 @@ def test_labels_of_one_class_are_refused_before_the_conversion(place):
     assert not (place / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("folder", "given", "what"),
+    [
+        ("none", {}, "'none' is no folder"),
+        ("images", {"unlabeled": "none"}, "there is no folder .*none"),
+        ("images", {"test": "none"}, "there is no folder .*none"),
+    ],
+)
+def test_missing_images_are_reported_before_weights_are_read(place, folder, given, what):
+    with pytest.raises(DataError, match=what):
+        fastssl.auto(folder, out="out", pretrained="none.pth", **{**TINY, **given})
+    assert not (place / "out").exists()
+
+
 def test_missing_weights_are_reported_before_the_conversion(place):
     with pytest.raises(DataError, match="no such file"):
         auto(pretrained="none.pth")

@@ -1,6 +1,8 @@
 """`choose`: typical images of clusters, files that `convert --labels` takes back."""
 
+import base64
 import csv
+import io
 import json
 import os
 import re
@@ -12,10 +14,11 @@ from PIL import Image
 
 import fastssl
 from fastssl.errors import ConfigError
-from fastssl.probing import choose, graph
+from fastssl.probing import choose, graph, to_label
 from fastssl.probing.choose import typical, uncertain
 from fastssl.probing.graph import Space
 from pipelines.store.store import open_store
+from tests.image_files import write_flat
 
 SETTINGS = {"model": "wrn-10-1", "threads": 1, "loader_threads": 1}
 
@@ -121,6 +124,21 @@ def test_from_unlabeled_images_to_a_probe(photos, tmp_path):
     assert [label for _, label in rows[1:4]] == [""] * 3 and all(row[1] for row in rows[4:])
     assert not {row[0] for row in rows[1:4]} & {row[0] for row in filled}
     assert len(rows) == 1 + 3 + 6
+
+
+@pytest.mark.parametrize(("few", "side"), [(2, 224), (1, 96)])
+def test_a_few_images_are_shown_large_enough_to_tell_classes_apart(
+    tmp_path, monkeypatch, few, side
+):
+    source = write_flat(tmp_path / "images", 2, size=(300, 300))
+    given = {"no_labels": True, "size": 256, "progress": False}
+    store = fastssl.convert(source, tmp_path / "store", **given)
+    monkeypatch.setattr(to_label, "FEW", few)
+    to_label.write_sheet(store, np.arange(2), tmp_path / "sheet.html")
+    page = (tmp_path / "sheet.html").read_text()
+    shown = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    sizes = [Image.open(io.BytesIO(base64.b64decode(one))).size for one in shown]
+    assert sizes == [(side, side)] * 2 and f"width: {side}px; height: {side}px" in page
 
 
 def test_names_become_neither_formulas_nor_html(photos, tmp_path):

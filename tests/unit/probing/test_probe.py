@@ -183,8 +183,9 @@ def test_a_store_without_labels_is_refused(tmp_path):
     for number in range(4):
         Image.new("RGB", (16, 16), (60 * number, 0, 0)).save(tmp_path / f"images/{number}.png")
     fastssl.convert(tmp_path / "images", tmp_path / "store", no_labels=True, progress=False)
-    with pytest.raises(DataError, match="no labeled image"):
+    with pytest.raises(DataError, match="no labeled image") as caught:
         fastssl.probe(tmp_path / "store", out=tmp_path / "run", **SETTINGS)
+    assert f"fastssl choose {tmp_path / 'store'} -n 25 " in caught.value.fix
 
 
 def test_an_interrupted_probe_leaves_no_run_and_starts_again(data, tmp_path, monkeypatch):

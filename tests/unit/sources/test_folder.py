@@ -106,6 +106,7 @@ def test_few_test_images_are_counted_and_warned_about(tmp_path):
     raw = open_source(str(source), Options(test_fraction=0.4))
     assert "9 training images" in message(raw) and "6 test images (2 per class)" in message(raw)
     assert "6 test images, 2 of the class class0, are too few" in raw.warnings[0]
+    assert "; give more test images by --test DIR" in raw.warnings[0]
     many = write_folder(tmp_path / "many", classes=5, per_class=20, size=(8, 8))
     assert open_source(str(many), Options(test_fraction=0.5)).warnings == []
     single = write_folder(tmp_path / "many" / "rare", classes=1, per_class=1).parent
