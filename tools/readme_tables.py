@@ -96,6 +96,33 @@ def cifar10() -> str:
     return errors("cifar10-cpu", timed=False)
 
 
+def by_labels(name: str) -> str:
+    """Return the accuracies of a record by the number of labels per class, means over seeds."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in record(name)["results"]:
+        count, model = row["name"].split(" per class, ")
+        found.setdefault(model, {})[count] = row["accuracy"]
+    counts = list(next(iter(found.values())))
+    rows = [[model, *(spread(cells[count]) for count in counts)] for model, cells in found.items()]
+    return table(["labels, model", *(f"{count} per class" for count in counts)], rows)
+
+
+def spread(values: list[float]) -> str:
+    """Return the mean of some values, then the smallest and the largest."""
+    mean = f"{sum(values) / len(values):.1f}"
+    return f"{mean} ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else mean
+
+
+def probe() -> str:
+    """Return the accuracies of classifiers on frozen features."""
+    return by_labels("probe")
+
+
+def few_labels() -> str:
+    """Return the accuracies of the same classifiers, and of trainings with the same labels."""
+    return by_labels("few-labels")
+
+
 def peers() -> str:
     """Return the ratios of the first screen."""
     small, middle, large = (record(f"views-{size}")["ratio"] for size in (32, 96, 224))
@@ -126,6 +153,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "digits-averages": averages,
     "digits-longtail": longtail,
     "cifar10-cpu": cifar10,
+    "probe": probe,
+    "few-labels": few_labels,
 }
 
 
