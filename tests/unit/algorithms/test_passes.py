@@ -107,20 +107,25 @@ def test_a_rank_passes_as_many_images_as_the_one_with_most():
     assert passes[1] == LABELED + 5, "slots are over all ranks"
 
 
+@pytest.mark.parametrize("slots", [0, 4])
 @pytest.mark.parametrize("name", list(SHARES))
-def test_a_compiled_step_has_fixed_slots(name):
+def test_a_compiled_step_passes_a_fixed_number_of_images(name, slots):
     torch._dynamo.reset()
-    settings = {"forward": "skip", "slots": 4, **SHARES[name][2]}
+    # Without slots that is all of them, even if none is trusted: then the loss is that of split,
+    # with BatchNorm's statistics of all. With them, as many are trusted.
+    settings = {"forward": "skip", "slots": slots, **SHARES[name][2 if slots else 0]}
     compiled = torch.compile(ALGORITHMS[name].step, fullgraph=True, backend="aot_eager")
     nets = tiny_nets()
     nets = Nets(nets.student.double(), nets.teacher.double())
     twins = copy.deepcopy(nets)
-    eager, passes = take(name, nets, **settings)
+    wanted = settings if slots else {**settings, "forward": "split"}
+    eager, passes = take(name, nets, **wanted)
+    assert passes[1] == LABELED + (slots or UNLABELED)
     batch = make_batch(ALGORITHMS[name], 1, torch.float64)
     config = ALGORITHMS[name].config(**settings)
     state = ALGORITHMS[name].init_state(config, facts(dtype=torch.float64))
     out = compiled(twins, batch, state, config, HALF, Ranks())
-    assert passes[1] == LABELED + 4, "here the fixed form has as many"
+    assert int(out.trusted.sum()) == slots or (not slots and out.trusted.sum() < UNLABELED - 4)
     torch.testing.assert_close(out.loss, eager.loss)
     assert torch.equal(out.trusted, eager.trusted)
 
