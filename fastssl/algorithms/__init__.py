@@ -22,6 +22,8 @@ from pipelines.registry import import_all
 
 import_all(__name__)
 
+from fastssl.algorithms.supervised import step as supervised_step  # noqa: E402
+
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
@@ -31,6 +33,7 @@ __all__ = [
     "State",
     "StepOutput",
     "find_algorithm",
+    "supervised_step",
 ]
 
 

@@ -19,11 +19,11 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from fastssl.algorithms.base import Batch, Nets, Ranks, State, StepOutput, Tensor, algorithm
-from fastssl.algorithms.common.losses import forward_all, masked_cross_entropy, step_output
-from fastssl.algorithms.common.settings import WeakStrongSettings
+from fastssl.algorithms.common import losses
+from fastssl.algorithms.common.settings import AlignmentSettings
 
 
-class FixMatchSettings(WeakStrongSettings):
+class FixMatchSettings(AlignmentSettings):
     """Settings of FixMatch."""
 
     threshold: float = Field(0.95, gt=0, le=1)
@@ -37,8 +37,11 @@ class FixMatchSettings(WeakStrongSettings):
 
     @model_validator(mode="after")
     def _balance_needs_a_gradient(self) -> Self:
-        if self.class_balance and self.forward == "split" and self.balance_over in ("weak", "all"):
-            raise ValueError("class_balance over weak views needs forward=together")
+        if self.class_balance and self.forward != "together":
+            if self.balance_over in ("weak", "all"):
+                raise ValueError("class_balance over weak views needs forward=together")
+            if self.forward == "skip" and self.balance_over == "strong":
+                raise ValueError("class_balance over strong views does not go with forward=skip")
         return self
 
 
@@ -48,6 +51,7 @@ class FixMatchSettings(WeakStrongSettings):
     forwards="1: labeled, weak and strong together",
     ratio=7,
     config=FixMatchSettings,
+    init_state=losses.alignment_state,
 )
 def step(
     nets: Nets, batch: Batch, state: State, config: FixMatchSettings, progress: Tensor, ranks: Ranks
@@ -55,12 +59,17 @@ def step(
     """Compute the loss of one step of FixMatch."""
     import torch.nn.functional as F
 
-    logits, weak, strong = forward_all(nets.student, batch, config.forward)
-    labeled_loss = F.cross_entropy(logits, batch.labels)
+    passes = losses.Passes(nets, batch, config, ranks)
+    weak = passes.weak
+    answer = weak.detach().softmax(dim=1)  # [U, C]
+    if config.alignment:
+        decay = config.alignment_decay
+        answer = losses.align_to_uniform(answer, state["predicted"], decay, ranks)
+    confidence, pseudo_label = answer.max(dim=1)  # [U], [U]
+    logits, strong, trusted = passes.finish((confidence >= config.threshold).to(weak.dtype))
 
-    confidence, pseudo_label = weak.detach().softmax(dim=1).max(dim=1)  # [U], [U]
-    trusted = (confidence >= config.threshold).to(strong.dtype)
-    unlabeled_loss = masked_cross_entropy(strong, pseudo_label, trusted)
+    labeled_loss = F.cross_entropy(logits, batch.labels)
+    unlabeled_loss = losses.masked_cross_entropy(strong, pseudo_label, trusted)
 
     loss = labeled_loss + config.unlabeled_weight * unlabeled_loss
     terms = {"labeled": labeled_loss, "unlabeled": unlabeled_loss}
@@ -69,7 +78,7 @@ def step(
         balance = balance_loss(over.get(config.balance_over, [logits, weak, strong]), ranks)
         loss = loss + config.class_balance * balance
         terms["balance"] = balance
-    return step_output(loss, terms, pseudo_label, trusted)
+    return losses.step_output(loss, terms, pseudo_label, trusted)
 
 
 def balance_loss(logits: list[Tensor], ranks: Ranks) -> Tensor:

@@ -11,14 +11,37 @@ loses them on resume; ours are one set over all ranks and part of the checkpoint
 
 from __future__ import annotations
 
-from fastssl.algorithms.base import Batch, Nets, Ranks, State, StepOutput, Tensor, algorithm
-from fastssl.algorithms.common import cpl
-from fastssl.algorithms.common.losses import forward_all, masked_cross_entropy, step_output
-from fastssl.algorithms.common.settings import WeakStrongSettings
+from typing import Self
+
+from pydantic import model_validator
+
+from fastssl.algorithms.base import (
+    Batch,
+    DatasetInfo,
+    Nets,
+    Ranks,
+    State,
+    StepOutput,
+    Tensor,
+    algorithm,
+)
+from fastssl.algorithms.common import cpl, losses
+from fastssl.algorithms.common.settings import AlignmentSettings
 
 
-class FlexMatchSettings(WeakStrongSettings, cpl.CurriculumSettings):
+class FlexMatchSettings(AlignmentSettings, cpl.CurriculumSettings):
     """Settings of FlexMatch."""
+
+    @model_validator(mode="after")
+    def _one_expectation_of_classes(self) -> Self:
+        if self.alignment and self.prior != "uniform":
+            raise ValueError(f"alignment expects equal classes; prior={self.prior} does not")
+        return self
+
+
+def init_state(config: FlexMatchSettings, info: DatasetInfo) -> State:
+    """Return a state in which no image is marked and nothing was predicted."""
+    return cpl.init_state(config, info) | losses.alignment_state(config, info)
 
 
 @algorithm(
@@ -27,7 +50,7 @@ class FlexMatchSettings(WeakStrongSettings, cpl.CurriculumSettings):
     forwards="1: labeled, weak and strong together",
     ratio=7,
     config=FlexMatchSettings,
-    init_state=cpl.init_state,
+    init_state=init_state,
     thresholds=cpl.thresholds,
 )
 def step(
@@ -41,11 +64,17 @@ def step(
     """Compute the loss of one step of FlexMatch and update the marks."""
     import torch.nn.functional as F
 
-    logits, weak, strong = forward_all(nets.student, batch, config.forward)
-    labeled_loss = F.cross_entropy(logits, batch.labels)
+    passes = losses.Passes(nets, batch, config, ranks)
+    weak = passes.weak.detach()
+    if config.alignment:
+        decay = config.alignment_decay
+        # Logits again, as the curriculum takes them: their softmax are the aligned predictions.
+        weak = losses.align_to_uniform(weak.softmax(dim=1), state["predicted"], decay, ranks).log()
     decision = cpl.curriculum(weak, batch, state, config, ranks)
-    unlabeled_loss = masked_cross_entropy(strong, decision.pseudo_label, decision.trusted)
+    logits, strong, trusted = passes.finish(decision.trusted)
+    labeled_loss = F.cross_entropy(logits, batch.labels)
+    unlabeled_loss = losses.masked_cross_entropy(strong, decision.pseudo_label, trusted)
     loss = labeled_loss + config.unlabeled_weight * unlabeled_loss
     terms = {"labeled": labeled_loss, "unlabeled": unlabeled_loss}
     tables = cpl.tables(state, decision)
-    return step_output(loss, terms, decision.pseudo_label, decision.trusted, tables)
+    return losses.step_output(loss, terms, decision.pseudo_label, trusted, tables)

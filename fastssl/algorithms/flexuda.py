@@ -16,7 +16,7 @@ from pydantic import Field
 
 from fastssl.algorithms.base import Batch, Nets, Ranks, State, StepOutput, Tensor, algorithm
 from fastssl.algorithms.common import cpl
-from fastssl.algorithms.common.losses import forward_all, soft_cross_entropy, step_output
+from fastssl.algorithms.common.losses import Passes, soft_cross_entropy, step_output
 from fastssl.algorithms.uda import UDASettings, annealed_loss
 
 
@@ -40,12 +40,13 @@ def step(
     nets: Nets, batch: Batch, state: State, config: FlexUDASettings, progress: Tensor, ranks: Ranks
 ) -> StepOutput:
     """Compute the loss of one step of Flex-UDA and update the marks."""
-    logits, weak, strong = forward_all(nets.student, batch, config.forward)
+    passes = Passes(nets, batch, config, ranks)
+    decision = cpl.curriculum(passes.weak, batch, state, config, ranks)
+    target = (passes.weak.detach() / config.temperature).softmax(dim=1)
+    logits, strong, trusted = passes.finish(decision.trusted)
     labeled_loss = annealed_loss(logits, batch.labels, config.tsa, progress)
-    decision = cpl.curriculum(weak, batch, state, config, ranks)
-    target = (weak.detach() / config.temperature).softmax(dim=1)
-    unlabeled_loss = soft_cross_entropy(strong, target, decision.trusted)
+    unlabeled_loss = soft_cross_entropy(strong, target, trusted)
     loss = labeled_loss + config.unlabeled_weight * unlabeled_loss
     terms = {"labeled": labeled_loss, "unlabeled": unlabeled_loss}
     tables = cpl.tables(state, decision)
-    return step_output(loss, terms, decision.pseudo_label, decision.trusted, tables)
+    return step_output(loss, terms, decision.pseudo_label, trusted, tables)

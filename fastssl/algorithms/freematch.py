@@ -77,10 +77,9 @@ def step(
     import torch
     import torch.nn.functional as F
 
-    logits, weak, strong = losses.forward_all(nets.student, batch, config.forward)
-    labeled_loss = F.cross_entropy(logits, batch.labels)
+    passes = losses.Passes(nets, batch, config, ranks)
     with torch.no_grad():
-        classes, answer = strong.shape[1], weak.softmax(dim=1)
+        classes, answer = passes.weak.shape[1], passes.weak.softmax(dim=1)
         confidence, pseudo_label = answer.max(dim=1)
         counted = losses.class_frequencies(pseudo_label, classes, answer.new_ones(()))
         # One tensor, so that one collective averages all three over the ranks.
@@ -89,7 +88,9 @@ def step(
         averages.copy_(config.decay * averages + (1 - config.decay) * ranks.mean(seen))
         _, predicted, histogram = torch.split(averages, [1, classes, classes])
         levels = thresholds(state, config, classes)
-        trusted = (confidence >= levels[pseudo_label]).to(strong.dtype)
+        trusted = (confidence >= levels[pseudo_label]).to(answer.dtype)
+    logits, strong, trusted = passes.finish(trusted)
+    labeled_loss = F.cross_entropy(logits, batch.labels)
     unlabeled_loss = losses.masked_cross_entropy(strong, pseudo_label, trusted)
     balance = log_balance(strong, trusted, ranks)
     fairness = (losses.normalized_ratio(predicted, histogram) * balance).sum()

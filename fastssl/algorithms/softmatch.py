@@ -16,7 +16,9 @@ running mean of predictions on labeled images instead of to uniform.
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from fastssl.algorithms.base import (
     Batch,
@@ -43,6 +45,12 @@ class SoftSettings(WeakStrongSettings):
 
     alignment: bool = True
     """Align confidences to uniform predictions before weighting."""
+
+    @model_validator(mode="after")
+    def _no_image_is_skipped(self) -> Self:
+        if self.forward == "skip":
+            raise ValueError("softmatch gives no image the weight 0; type algo.forward=split")
+        return self
 
 
 def init_state(config: SoftSettings, info: DatasetInfo) -> State:
@@ -76,17 +84,15 @@ def step(
     import torch
     import torch.nn.functional as F
 
-    logits, weak, strong = losses.forward_all(nets.student, batch, config.forward)
-    labeled_loss = F.cross_entropy(logits, batch.labels)
+    passes = losses.Passes(nets, batch, config, ranks)
     with torch.no_grad():
-        answer = weak.softmax(dim=1)  # [U, C]
+        answer = passes.weak.softmax(dim=1)  # [U, C]
         pseudo_label = answer.argmax(dim=1)
         if config.alignment:
-            seen = ranks.mean(answer.mean(dim=0))
-            predicted = losses.update_average(state["predicted"], seen, config.decay)
-            uniform = torch.full_like(predicted, 1 / len(predicted))
-            answer = losses.align_distribution(answer, predicted, uniform)
-        trusted = weights(answer.amax(dim=1), state, config, ranks).to(strong.dtype)
+            answer = losses.align_to_uniform(answer, state["predicted"], config.decay, ranks)
+        trusted = weights(answer.amax(dim=1), state, config, ranks).to(answer.dtype)
+    logits, strong, trusted = passes.finish(trusted)
+    labeled_loss = F.cross_entropy(logits, batch.labels)
     unlabeled_loss = losses.masked_cross_entropy(strong, pseudo_label, trusted)
     loss = labeled_loss + config.unlabeled_weight * unlabeled_loss
     terms = {"labeled": labeled_loss, "unlabeled": unlabeled_loss}

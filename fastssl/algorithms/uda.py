@@ -48,11 +48,12 @@ def step(
     nets: Nets, batch: Batch, state: State, config: UDASettings, progress: Tensor, ranks: Ranks
 ) -> StepOutput:
     """Compute the loss of one step of UDA."""
-    logits, weak, strong = losses.forward_all(nets.student, batch, config.forward)
+    passes = losses.Passes(nets, batch, config, ranks)
+    weak = passes.weak.detach()
+    confidence, pseudo_label = weak.softmax(dim=1).max(dim=1)  # [U], [U]
+    target = (weak / config.temperature).softmax(dim=1)  # [U, C]
+    logits, strong, trusted = passes.finish((confidence >= config.threshold).to(weak.dtype))
     labeled_loss = annealed_loss(logits, batch.labels, config.tsa, progress)
-    confidence, pseudo_label = weak.detach().softmax(dim=1).max(dim=1)  # [U], [U]
-    trusted = (confidence >= config.threshold).to(strong.dtype)
-    target = (weak.detach() / config.temperature).softmax(dim=1)  # [U, C]
     unlabeled_loss = losses.soft_cross_entropy(strong, target, trusted)
     loss = labeled_loss + config.unlabeled_weight * unlabeled_loss
     terms = {"labeled": labeled_loss, "unlabeled": unlabeled_loss}

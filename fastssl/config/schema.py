@@ -73,6 +73,9 @@ class RunConfig(CheckedKeys):
     """Unlabeled images per labeled image (mu); default: the algorithm's."""
     accumulate: int = Field(1, ge=1)
     """Parts of a step whose gradients are accumulated, to save memory; BatchNorm sees the parts."""
+    supervised_steps: int = Field(0, ge=0)
+    """First steps that learn from the labeled images alone, as algorithm=supervised does; unlabeled
+    ones are not read. The papers have none; TorchSSL has 2,049 for FreeMatch on SVHN."""
     model: str = "wrn-28-2"
     """Network: wrn-DEPTH-WIDTH, resnet50, timm:NAME, torchvision:NAME, or FILE.py:BUILD; see
     `fastssl list models`."""
@@ -126,6 +129,8 @@ class RunConfig(CheckedKeys):
     """RandAugment operations per strong view."""
     augment_first: bool = True
     """RandAugment before flip and crop (TorchSSL) or after (USB)."""
+    labeled_view: Literal["weak", "strong"] = "weak"
+    """View of the labeled images that a step gets; weak in the papers."""
     image_size: int | None = Field(None, ge=4)
     """Side of the views in pixels; default: that of the pretrained model if the stored images are
     as large, else the dataset's."""
@@ -192,6 +197,11 @@ class RunConfig(CheckedKeys):
             )
         if self.warmup >= self.steps:
             raise ValueError(f"warmup is {self.warmup}; expected less than steps ({self.steps})")
+        if self.supervised_steps >= self.steps:
+            raise ValueError(
+                f"supervised_steps is {self.supervised_steps}; expected less than steps "
+                f"({self.steps}), or type algorithm=supervised"
+            )
         if self.data in DATASETS and isinstance(self.labels, int):
             classes = DATASETS[self.data].classes
             if self.labels % classes and self.imbalance == 1 and not self.label_file:

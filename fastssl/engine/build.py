@@ -224,6 +224,7 @@ def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Sto
         views=resolved.algorithm.views,
         recipes=recipes,
         seed=resolved.config.seed,
+        labeled_view=resolved.config.labeled_view,
         device=str(device.device),
         reader=resolved.config.reader,
         threads=device.loader_threads,

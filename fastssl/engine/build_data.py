@@ -124,4 +124,12 @@ def make_data(resolved: ResolvedConfig, store: Store, world: int) -> tuple[Split
     unlabeled_batch = config.batch * ratio if resolved.algorithm.unlabeled else 0
     check_divisible(config.batch, world, config.accumulate)
     unlabeled = len(split.unlabeled) if resolved.algorithm.unlabeled else 0
-    return split, Order(config.seed, len(split.labeled), unlabeled, config.batch, unlabeled_batch)
+    if config.supervised_steps and world > 1 and resolved.algorithm.heads:
+        # DDP's static_graph takes the parameters of the first step for those of all steps.
+        raise ConfigError(
+            f"supervised_steps is {config.supervised_steps} over {world} ranks, and the extra "
+            f"heads of {resolved.algorithm.name} get no gradient in these steps",
+            "type supervised_steps=0, or start one process",
+        )
+    sizes = len(split.labeled), unlabeled, config.batch, unlabeled_batch
+    return split, Order(config.seed, *sizes, labeled_only=config.supervised_steps)

@@ -53,7 +53,7 @@ def decide(learner: Learner, loader: Loader, step: int) -> tuple[str, str]:
     if learner.ranks.world > 1:
         return "off", "auto does not compile over CPU ranks"
     logger.info("compile: measuring a few steps, which are thrown away")
-    batch = loader.batch(step)
+    batch = loader.batch(max(step, learner.resolved.config.supervised_steps))
     eager = seconds(learner, batch, learner.algorithm.step)
     expected = eager * (learner.resolved.config.steps - step)
     if expected < SHORT:

@@ -45,7 +45,9 @@ def measure(resolved: ResolvedConfig, group: process_group.Group) -> Measured:
         startup = time.monotonic() - began
         times: list[float] = []
         ended = time.monotonic()
-        for step, batch in enumerate(data.loader.iterate(0, min(MOST, config.steps))):
+        first = config.supervised_steps  # the steps after them are most of a run
+        batches = data.loader.iterate(first, min(first + MOST, config.steps))
+        for step, batch in enumerate(batches, first):
             float(train_step(learner, batch, step).loss.detach())  # waits for the device
             began, ended = ended, time.monotonic()
             times.append(ended - began)  # with the time to wait for the batch

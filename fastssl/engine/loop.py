@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fastssl import models
-from fastssl.algorithms.base import StepOutput
+from fastssl.algorithms import StepOutput, supervised_step
 from fastssl.config.schema import RunConfig
 from fastssl.engine import accumulate, checkpoint, optim
 from fastssl.engine.build import Learner, TrainingData
@@ -78,6 +78,8 @@ def backward(learner: Learner, batch: Batch) -> StepOutput:
 
     Loss and metrics are then the means over the parts.
     """
+    supervised = len(batch.views) < len(learner.algorithm.views)  # one of `supervised_steps`
+    function = supervised_step if supervised else learner.step
     settings = learner.resolved.settings
     parts = learner.resolved.config.accumulate
     outs = []
@@ -85,7 +87,7 @@ def backward(learner: Learner, batch: Batch) -> StepOutput:
         piece = batch if parts == 1 else accumulate.cut(batch, part, parts, learner.ranks.world)
         with accumulate.reduction(learner, last=part == parts - 1):
             with learner.device.autocast():
-                out = learner.step(
+                out = function(
                     learner.nets, piece, learner.state, settings, learner.fraction, learner.ranks
                 )
             learner.scaler.scale(out.loss / parts).backward()  # type: ignore[no-untyped-call]
@@ -128,7 +130,8 @@ class Training:
             self.out = train_step(self.learner, batch, self.progress.step)
             if self.first_step is None:
                 self.first_step = time.monotonic() - self.started
-                if self.config.compile != "off":
+                supervised = self.progress.step < self.config.supervised_steps  # not compiled
+                if self.config.compile != "off" and not supervised:
                     # Compiling is not training: it does not count in images per second.
                     begun = time.monotonic()
                     logger.info(f"first step after {self.first_step:.1f} s of compiling")

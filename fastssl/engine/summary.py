@@ -112,6 +112,8 @@ def start_lines(learner: Learner, data: TrainingData, out: str, step: int) -> li
     unlabeled = config.batch * (config.ratio or algorithm.ratio) * algorithm.unlabeled
     ranks = f", {learner.ranks.world} ranks" if learner.ranks.world > 1 else ""
     advice = few_labels(learner, data)
+    if unlabeled and step < config.supervised_steps:
+        advice.append(f"note    steps up to {config.supervised_steps:,} see labeled images alone")
     if config.data == "own" and not config.pretrained:
         advice.append(FEWER_LABELS)
     advice += pretraining(config, store, data.size)

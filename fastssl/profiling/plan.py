@@ -109,7 +109,7 @@ def _view_maker(base: Run, indices: Any) -> ViewMaker:
     """Return a maker of the run's views of some of its images."""
     loader = base.data.loader
     (pixels,) = (torch.as_tensor(one).cpu().numpy() for one in loader.reader.stream([indices]))
-    recipes = list(loader.views.values()) or [loader.weak]
+    recipes = list(loader.views.values()) or [loader.labeled_view]
     work = Work(pixels.copy(), base.data.size[0], len(pixels), 0, loader.mean, loader.std)
     if base.learner.device.device.type == "cuda":
         return DeviceViewMaker(work, str(base.learner.device.device), recipes)

@@ -15,11 +15,16 @@ from fastssl.engine.build import Learner, Run, assemble
 from fastssl.engine.loop import train_step
 from pipelines.loader.batch import Batch
 
+EVERY_STEP = "supervised_steps=0"
+
 
 @contextmanager
 def open_run(config: str, overrides: Sequence[str]) -> Iterator[Run]:
-    """Build a run at step 0; close its loader at the end."""
-    resolved = load(config, list(overrides))
+    """Build a run at step 0; close its loader at the end.
+
+    Its first steps are like all others: most of a run is to be measured.
+    """
+    resolved = load(config, [*overrides, EVERY_STEP])
     base = assemble(resolved, devices.choose(resolved.config))
     base.learner.student.train()
     try:

@@ -20,7 +20,7 @@ from fastssl.engine.build import Learner, Run, open_data
 from fastssl.engine.progress import TrainingProgress
 from fastssl.engine.snapshot import snapshot
 from fastssl.profiling.measure import Case, Measured, interleave, make_record
-from fastssl.profiling.step_timing import open_run, time_steps
+from fastssl.profiling.step_timing import EVERY_STEP, open_run, time_steps
 from fastssl.profiling.subjects import TrainOptions
 from pipelines.loader.batch import Batch
 from pipelines.loader.loader import Loader
@@ -78,7 +78,7 @@ def run(options: TrainOptions) -> dict[str, Any]:
         constant = copy.deepcopy(base.data.loader.batch(0))
         fed = {CONSTANT: FedSteps(learner, lambda a, b: repeat(constant, b - a), options.steps)}
         for name in names:
-            resolved = load(options.config, [*options.overrides, f"reader={name}"])
+            resolved = load(options.config, [*options.overrides, f"reader={name}", EVERY_STEP])
             data = open_data(resolved, learner.device, learner.ranks, base.data.store)
             loader = stack.enter_context(data.loader)
             fed[name] = FedSteps(learner, loader.iterate, options.steps, loader)

@@ -16,9 +16,10 @@ class Batch:
     B labeled and U unlabeled images. Images are normalized float32 in channels-last format.
     """
 
-    images: Tensor  # [B, 3, H, W] weak views of the labeled images
+    images: Tensor  # [B, 3, H, W] views of the labeled images, weak ones by default
     labels: Tensor  # [B] int64
-    views: dict[str, Tensor]  # name -> [U, 3, H, W], as the algorithm declared them
+    # name -> [U, 3, H, W], as the algorithm declared them; empty in steps without unlabeled images
+    views: dict[str, Tensor]
     position: Tensor  # [U] int64, positions in the unlabeled set
     global_positions: Tensor  # [U * ranks] int64, those of the global batch, in its order
     key: Tensor  # [2] int64, key of the random numbers drawn inside the step

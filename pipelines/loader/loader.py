@@ -59,8 +59,9 @@ class Loader(AbstractContextManager["Loader"]):
         store: the converted dataset.
         split: the labeled and the unlabeled images of its training split.
         order: which of them a step uses.
-        views: name in the batch → recipe, for the unlabeled images; labeled images get "weak".
+        views: name in the batch → recipe, for the unlabeled images.
         recipes: the recipes by name.
+        labeled_view: the recipe of the labeled images.
         seed: the seed of the views.
         device: where the batches are needed.
         reader: a name in READERS, or "auto".
@@ -80,6 +81,7 @@ class Loader(AbstractContextManager["Loader"]):
         views: Mapping[str, str],
         recipes: Mapping[str, Recipe],
         seed: int,
+        labeled_view: str = "weak",
         device: str = "cpu",
         reader: str = "auto",
         threads: int = 1,
@@ -94,13 +96,13 @@ class Loader(AbstractContextManager["Loader"]):
         self.store, self.split, self.order = store, split, order
         self.seed, self.threads, self.prefetch = seed, threads, prefetch
         self.mean, self.std = mean or store.mean, std or store.std
-        self.weak = recipes["weak"]
-        unknown = sorted(set(views.values()) - set(recipes))
+        unknown = sorted({labeled_view, *views.values()} - set(recipes))
         if unknown:
             raise ConfigError(
                 f"no view recipe is named {unknown[0]!r}; there are: {', '.join(sorted(recipes))}",
                 "correct `views` in the algorithm's file",
             )
+        self.labeled_view = recipes[labeled_view]
         self.views = {name: recipes[recipe] for name, recipe in views.items()}
         self.waited = 0.0
         """Seconds for which the consumer of `iterate` waited for batches."""
@@ -210,13 +212,13 @@ class Loader(AbstractContextManager["Loader"]):
             return {}
         labeled = self.order.batch // self._world
         unlabeled = self.order.unlabeled_batch // self._world
-        made = {"": torch.empty(labeled, *self.weak.size, 3)}
+        made = {"": torch.empty(labeled, *self.labeled_view.size, 3)}
         for name, recipe in self.views.items():
             made[name] = torch.empty(unlabeled, *recipe.size, 3)
         return made
 
     def _draw(self, recipe: Recipe, plan: Plan, stream: int, view: int) -> npt.NDArray[Any]:
-        size = self.order.batch if stream == LABELED else self.order.unlabeled_batch
+        size = len(plan.labeled if stream == LABELED else plan.unlabeled)
         height, width, _ = self.reader.shape
         return draw(
             recipe,
@@ -233,21 +235,21 @@ class Loader(AbstractContextManager["Loader"]):
         count = self.order.batch // self._world
         if self._transfer.cuda and isinstance(images, np.ndarray):
             images = self._transfer.send(images)
-        weak = [self._draw(self.weak, plan, LABELED, 0)]
+        first = [self._draw(self.labeled_view, plan, LABELED, 0)]
+        views = self.views if len(plan.unlabeled) else {}  # the first steps may have none
         drawn = [
-            self._draw(recipe, plan, UNLABELED, view)
-            for view, recipe in enumerate(self.views.values())
+            self._draw(recipe, plan, UNLABELED, view) for view, recipe in enumerate(views.values())
         ]
-        (labeled,) = self._apply(images[:count], weak, [self.weak], [out.get("")])
+        (labeled,) = self._apply(images[:count], first, [self.labeled_view], [out.get("")])
         unlabeled = self._apply(
-            images[count:], drawn, list(self.views.values()), [out.get(name) for name in self.views]
+            images[count:], drawn, list(views.values()), [out.get(name) for name in views]
         )
         send = self._transfer.send_small
         own = plan.labeled[self._own(len(plan.labeled))]
         batch = Batch(
             images=labeled,
             labels=send(self._labels[self.split.labeled[own]]),
-            views=dict(zip(self.views, unlabeled, strict=True)),
+            views=dict(zip(views, unlabeled, strict=True)),
             position=send(plan.unlabeled[self._own(len(plan.unlabeled))]),
             global_positions=send(plan.unlabeled),
             key=send(random_uint64(self.seed, "step", plan.step, 2).view(np.int64)),

@@ -2,7 +2,8 @@
 
 There are two streams. Unlabeled: shuffled passes without replacement; the end of a pass that is
 too short for a batch is dropped, so no image occurs twice in one global batch. Labeled: shuffled
-passes that follow each other without a gap, so a batch may be larger than the set.
+passes that follow each other without a gap, so a batch may be larger than the set. The first steps
+may have labeled images alone; which unlabeled ones a later step uses does not depend on it.
 """
 
 import numpy as np
@@ -49,7 +50,13 @@ class Order:
     """The positions in the labeled and in the unlabeled set that each step uses."""
 
     def __init__(
-        self, seed: int, labeled: int, unlabeled: int, batch: int, unlabeled_batch: int
+        self,
+        seed: int,
+        labeled: int,
+        unlabeled: int,
+        batch: int,
+        unlabeled_batch: int,
+        labeled_only: int = 0,  # first steps without unlabeled images
     ) -> None:
         if batch and not labeled:
             raise ConfigError(
@@ -64,6 +71,7 @@ class Order:
             )
         self.batch = batch
         self.unlabeled_batch = unlabeled_batch if unlabeled else 0
+        self.labeled_only = labeled_only
         self._labeled = Passes(seed, "labeled", labeled)
         self._unlabeled = Passes(seed, "unlabel", unlabeled)
 
@@ -79,8 +87,8 @@ class Order:
         return positions
 
     def unlabeled(self, step: int) -> Positions:
-        """Return the positions [unlabeled_batch] in the unlabeled set, without repeats."""
-        if not self.unlabeled_batch:
+        """Return the positions [unlabeled_batch or 0] in the unlabeled set, without repeats."""
+        if not self.unlabeled_batch or step < self.labeled_only:
             return np.empty(0, dtype=np.int64)
         number, batch = divmod(step, self._unlabeled.size // self.unlabeled_batch)
         start = batch * self.unlabeled_batch

@@ -123,29 +123,37 @@ def test_the_teacher_answers_in_train_mode_whatever_its_mode():
     assert not nets.teacher.training and not any(m.training for m in nets.teacher.modules())
 
 
-def train(name, nets, state, seeds):
+def train(name, nets, state, seeds, **settings):
     optimizer = torch.optim.SGD(nets.student.parameters(), 0.05)
     losses = []
     for seed in seeds:
-        out = take(name, nets, seed=seed, state=state, progress=torch.tensor(seed / 4))
+        out = take(name, nets, seed=seed, state=state, progress=torch.tensor(seed / 4), **settings)
         optimizer.step()
         losses.append(out.loss.item())
     return losses
 
 
-@EVERY
-def test_a_resumed_run_is_the_uninterrupted_run(name):
-    algorithm = ALGORITHMS[name]
-    nets, state = make_nets(), algorithm.init_state(algorithm.config(), facts())
-    whole = train(name, nets, state, range(4))
+OPTIONS = {"alignment": True, "forward": "skip", "pseudo_labels": "teacher", "threshold": 0.7}
 
-    other, half = make_nets(), algorithm.init_state(algorithm.config(), facts())
-    train(name, other, half, range(2))
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [*((name, {}) for name in ALGORITHMS), ("fixmatch", OPTIONS), ("flexmatch", OPTIONS)],
+    ids=lambda value: value if isinstance(value, str) else "options" if value else "",
+)
+def test_a_resumed_run_is_the_uninterrupted_run(name, settings):
+    algorithm = ALGORITHMS[name]
+    config = algorithm.config(**settings)
+    nets, state = make_nets(), algorithm.init_state(config, facts())
+    whole = train(name, nets, state, range(4), **settings)
+
+    other, half = make_nets(), algorithm.init_state(config, facts())
+    train(name, other, half, range(2), **settings)
     saved, saved_state = snapshot(other), copy.deepcopy(half)  # the checkpoint
     fresh = make_nets(seed=9)
     fresh.student.load_state_dict(saved[0])
     fresh.teacher.load_state_dict(saved[1])
-    assert train(name, fresh, saved_state, range(2, 4)) == whole[2:]
+    assert train(name, fresh, saved_state, range(2, 4), **settings) == whole[2:]
     assert state.keys() == saved_state.keys()
     assert all(torch.equal(state[key], saved_state[key]) for key in state)
 

@@ -76,7 +76,7 @@ def as_cudnn(images, weight, backend):
     return last if either else torch.contiguous_format
 
 
-def step(name, model, monkeypatch):
+def step(name, model, monkeypatch, **settings):
     algorithm = ALGORITHMS[name]
     # a gradient inside the step needs a driver; its forward does not
     monkeypatch.setattr(losses, "input_gradient", lambda function, at: at * function(at))
@@ -86,7 +86,7 @@ def step(name, model, monkeypatch):
         nets = Nets(cuda_network(model), cuda_network(model))
         layers_are_half_and_channels_last(nets.student, seen, halves)
         batch = make_cuda_batch(algorithm, (SMALL | NETWORKS)[model])
-        config = algorithm.config()
+        config = algorithm.config(**settings)
         shares = torch.full((CLASSES,), 1 / CLASSES)
         state = algorithm.init_state(config, replace(facts(), labeled_shares=shares, device="cuda"))
         kinds = {key: value.dtype for key, value in state.items()}
@@ -106,6 +106,13 @@ def step(name, model, monkeypatch):
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_a_step_would_run_on_cuda_without_waiting(name, monkeypatch):
     step(name, "wrn-10-1", monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["fixmatch", "flexmatch", "freematch", "uda", "flexuda"])
+def test_skipping_would_not_wait_on_cuda(name, monkeypatch):
+    shared = {"forward": "skip", "slots": 4, "pseudo_labels": "teacher"}
+    aligned = {"alignment": True} if "alignment" in ALGORITHMS[name].config.model_fields else {}
+    step(name, "wrn-10-1", monkeypatch, **shared, **aligned)
 
 
 @pytest.mark.parametrize("model", NETWORKS)

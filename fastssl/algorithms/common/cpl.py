@@ -5,6 +5,7 @@ number of unlabeled images whose last confident prediction was that class:
 
     beta(c)   = n(c) / max(max_c n(c), unused)   n(c): images marked c; unused: never marked
     T(c)      = tau * M(beta(c))                 M: x / (2 - x), x, or ln(x + 1) / ln 2
+                floor + (tau - floor) * M(beta(c)) with range=scale
     trusted   = confidence >= T(pseudo-label)    enters the loss
     confident = confidence >= tau                marks the image with its pseudo-label
 
@@ -18,9 +19,9 @@ step before; ours follow the equations above.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fastssl.algorithms.base import Batch, DatasetInfo, Ranks, Settings, State, Tensor
 from fastssl.algorithms.common.losses import update_average
@@ -44,12 +45,25 @@ class CurriculumSettings(Settings):
     floor: float = Field(0.0, ge=0, le=1)
     """Lowest threshold; the paper reports a slight gain with 0.5."""
 
+    range: Literal["clamp", "scale"] = "clamp"
+    """How the floor is kept. clamp: thresholds below it become the floor. scale: the mapping runs
+    from floor to threshold. The paper names a range from 0.5 and gives no equation for it."""
+
     prior: Literal["uniform", "labeled", "estimated"] = "uniform"
     """Expected class frequencies: equal (the paper), those of the labeled set, or those of the
     network's own predictions; the last two are for unbalanced data."""
 
     prior_decay: float = Field(0.999, ge=0, lt=1)
     """Decay of the moving average of predictions that `prior=estimated` uses."""
+
+    @model_validator(mode="after")
+    def _range_rises(self) -> Self:
+        if self.range == "scale" and self.floor > self.threshold:
+            raise ValueError(
+                f"floor is {self.floor:g}; expected at most threshold ({self.threshold:g}) with "
+                "range=scale"
+            )
+        return self
 
 
 class Decision(NamedTuple):
@@ -124,6 +138,8 @@ def thresholds(
         mapped = (beta + 1).log2()
     else:
         mapped = beta
+    if config.range == "scale":
+        return config.floor + (config.threshold - config.floor) * mapped
     return (config.threshold * mapped).clamp_min(config.floor)
 
 

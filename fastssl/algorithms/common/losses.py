@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fastssl.algorithms.base import Batch, StepOutput, Tensor, nn
-from fastssl.algorithms.common.settings import Forward
+from fastssl.algorithms.base import (
+    Batch,
+    DatasetInfo,
+    Nets,
+    Ranks,
+    State,
+    StepOutput,
+    Tensor,
+    nn,
+)
+from fastssl.algorithms.common.settings import AlignmentSettings, WeakStrongSettings
+
+ROUNDED_TO = 32  # strong views of a pass on a CPU; few shapes let it reuse memory and kernels
 
 
 def at_least_fp32(tensor: Tensor) -> Tensor:
@@ -26,25 +37,73 @@ def forward(model: nn.Module, *inputs: Tensor) -> tuple[Tensor, ...]:
     return torch.split(logits, [len(images) for images in inputs])
 
 
-def forward_all(model: nn.Module, batch: Batch, mode: Forward) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logits of labeled images [B, C], weak views [U, C] and strong views [U, C].
+class Passes:
+    """The forward passes of one step: first what decides which images are trusted, then the rest.
 
     `together` is what TorchSSL does: one forward pass of all B + 2U images, which share BatchNorm
     statistics, so that weak views get gradient through them. `split` runs the weak views in a
     pass of their own without gradient: about 0.69 of the work at ratio 7, but other numbers. The
     weak pass then normalizes by its own batch statistics and leaves the running ones unchanged;
-    labeled and strong images go through one pass that updates them.
+    labeled and strong images go through one pass that updates them. `skip` is `split` without the
+    strong views of images that are not trusted. They have no part in the loss, which is therefore
+    the same number if BatchNorm is frozen; else the statistics of the pass, and with them all
+    its logits, are those of fewer images.
     """
-    import torch
 
-    weak_images, strong_images = batch.views["weak"], batch.views["strong"]
-    if mode == "together":
-        labeled, weak, strong = forward(model, batch.images, weak_images, strong_images)
-        return labeled, weak, strong
-    with torch.no_grad(), frozen_statistics(model):
-        (weak,) = forward(model, weak_images)
-    labeled, strong = forward(model, batch.images, strong_images)
-    return labeled, weak, strong
+    def __init__(self, nets: Nets, batch: Batch, config: WeakStrongSettings, ranks: Ranks) -> None:
+        """Compute `weak`, the logits [U, C] of the weak views."""
+        import torch
+
+        self.student, self.batch, self.config, self.ranks = nets.student, batch, config, ranks
+        self.done: tuple[Tensor, Tensor] | None = None
+        weak_images, strong_images = batch.views["weak"], batch.views["strong"]
+        if config.forward == "together":
+            labeled, self.weak, strong = forward(
+                nets.student, batch.images, weak_images, strong_images
+            )
+            self.done = labeled, strong
+            return
+        model = nets.teacher if config.pseudo_labels == "teacher" else nets.student
+        with torch.no_grad(), frozen_statistics(model):
+            (self.weak,) = forward(model, weak_images)
+
+    def finish(self, trusted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the logits of labeled images [B, C] and strong views [U, C], and `trusted` [U].
+
+        Skipped views have the logits 0, and beyond `slots` trusted becomes 0.
+        """
+        import torch
+
+        if self.done:
+            return *self.done, trusted
+        images = self.batch.views["strong"]
+        if self.config.forward == "split":
+            labeled, strong = forward(self.student, self.batch.images, images)
+            return labeled, strong, trusted
+        # Trusted images first, in the order of the batch.
+        kept = trusted.argsort(descending=True, stable=True)[: self._room(trusted)]
+        few = images[kept].contiguous(memory_format=torch.channels_last)
+        labeled, strong = forward(self.student, self.batch.images, few)
+        trusted = trusted * torch.zeros_like(trusted).index_fill(0, kept, 1)
+        full = strong.new_zeros(len(images), strong.shape[1])
+        return labeled, full.index_copy(0, kept, strong), trusted
+
+    def _room(self, trusted: Tensor) -> int:
+        """Return the number of strong views in the pass.
+
+        Fixed where counting the trusted images would wait for a device or recompile the step. On
+        a CPU it is their number, rounded up, on the rank that has most of them: the synchronized
+        BatchNorm expects equally many images of every rank.
+        """
+        import torch
+
+        room = len(trusted)
+        if self.config.slots:
+            room = min(room, -(-self.config.slots // self.ranks.world))
+        if trusted.device.type != "cpu" or torch.compiler.is_compiling():
+            return room
+        most = self.ranks.max(int((trusted > 0).sum()))
+        return min(room, -(-most // ROUNDED_TO) * ROUNDED_TO)
 
 
 @contextmanager
@@ -120,6 +179,22 @@ def align_distribution(probabilities: Tensor, predicted: Tensor, target: Tensor)
     """Scale probabilities [n, C] by target over predicted class frequencies, and normalize."""
     scaled = probabilities * target / predicted.clamp_min(1e-6)
     return scaled / scaled.sum(dim=1, keepdim=True)
+
+
+def align_to_uniform(probabilities: Tensor, average: Tensor, decay: float, ranks: Ranks) -> Tensor:
+    """Update the running mean [C] of predictions [n, C]; return them aligned to uniform."""
+    import torch
+
+    predicted = update_average(average, ranks.mean(probabilities.mean(dim=0)), decay)
+    uniform = torch.full_like(predicted, 1 / len(predicted))
+    return align_distribution(probabilities, predicted, uniform)
+
+
+def alignment_state(config: AlignmentSettings, info: DatasetInfo) -> State:
+    """Start the running mean of predictions without any, if predictions are aligned."""
+    return (
+        {"predicted": info.labeled_shares.new_zeros(info.num_classes)} if config.alignment else {}
+    )
 
 
 def class_frequencies(labels: Tensor, classes: int, weight: Tensor) -> Tensor:

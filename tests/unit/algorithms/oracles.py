@@ -16,6 +16,7 @@ from fastssl.algorithms.common import rng
 from pipelines.loader.batch import Batch
 
 Memory = dict[str, Any]
+ROUNDED_TO = 4  # strong views of a pass with forward=skip
 
 
 def quiet(net: nn.Module, x: Tensor, **options: Any) -> Any:
@@ -44,15 +45,34 @@ def rising(t: float, length: float) -> float:
     return min(1.0, t / length) if length else 1.0
 
 
-def three(net: nn.Module, batch: Batch, config: Any) -> tuple[Tensor, Tensor, Tensor]:
+def three(net, teacher, batch, config, decide) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the logits of labeled, weak and strong images, and what `decide` says of the weak."""
     weak, strong = batch.views["weak"], batch.views["strong"]
     b, u = len(batch.images), len(weak)
-    if config.forward == "split":
-        out = net(torch.cat([batch.images, strong]))
-        with torch.no_grad():
-            return out[:b], quiet(net, weak), out[b:]
-    out = net(torch.cat([batch.images, weak, strong]))
-    return out[:b], out[b : b + u], out[b + u :]
+    if config.forward == "together":
+        out = net(torch.cat([batch.images, weak, strong]))
+        w = out[b : b + u]
+        return out[:b], w, out[b + u :], decide(w.detach())
+    with torch.no_grad():
+        w = quiet(teacher if config.pseudo_labels == "teacher" else net, weak)
+    mask, passed = decide(w), list(range(u))
+    if config.forward == "skip":
+        passed.sort(key=lambda i: mask[i] == 0)  # stable: trusted ones first
+        count = math.ceil(sum(m > 0 for m in mask.tolist()) / ROUNDED_TO) * ROUNDED_TO
+        passed = passed[: min(count, config.slots or u)]
+        mask = torch.stack([m if i in passed else 0 * m for i, m in enumerate(mask)])
+    out = net(torch.cat([batch.images, *(strong[i : i + 1] for i in passed)]))
+    rows = [torch.zeros_like(w[0]) for _ in range(u)]
+    for i, row in zip(passed, out[b:], strict=True):
+        rows[i] = row
+    return out[:b], w, torch.stack(rows), mask
+
+
+def aligned(answer: Tensor, memory: Memory, decay: float) -> Tensor:
+    mean, old = answer.mean(0), memory.get("mean")
+    memory["mean"] = mean if old is None else decay * old + (1 - decay) * mean
+    answer = answer / answer.shape[1] / memory["mean"]
+    return answer / answer.sum(1, keepdim=True)
 
 
 def supervised(net, teacher, batch, memory, config, t):
@@ -60,11 +80,15 @@ def supervised(net, teacher, batch, memory, config, t):
 
 
 def fixmatch(net, teacher, batch, memory, config, t):
-    x, w, s = three(net, batch, config)
+    answers = []
+
+    def decide(w):
+        answers.append(aligned(p(w), memory, config.alignment_decay) if config.alignment else p(w))
+        return torch.tensor([float(a.max() >= config.threshold) for a in answers[0]])
+
+    x, w, s, mask = three(net, teacher, batch, config, decide)
     total = cross_entropy(batch.labels, x).mean()
-    answer = p(w.detach())
-    hard = cross_entropy(answer.argmax(1), s)
-    mask = torch.tensor([float(a.max() >= config.threshold) for a in answer])
+    hard = cross_entropy(answers[0].argmax(1), s)
     total = total + config.unlabeled_weight * (mask * hard).sum() / len(w)
     if config.class_balance:
         over = {"weak": w, "strong": s, "labeled": x, "all": torch.cat([x, w, s])}
@@ -99,9 +123,11 @@ def flexible_mask(answer: Tensor, batch: Batch, memory: Memory, config: Any) -> 
         "linear": lambda x: x,
         "concave": lambda x: math.log(x + 1) / math.log(2),
     }[config.mapping]
-    limits = [
-        max(config.floor, config.threshold * mapping(n / most if most else 0)) for n in learnt
-    ]
+    heights = [mapping(n / most if most else 0) for n in learnt]
+    if config.range == "scale":
+        limits = [(1 - h) * config.floor + h * config.threshold for h in heights]
+    else:
+        limits = [max(config.floor, h * config.threshold) for h in heights]
     memory["limits"] = limits
     best, pseudo_label = answer.max(1)
     mask = [
@@ -116,10 +142,14 @@ def flexible_mask(answer: Tensor, batch: Batch, memory: Memory, config: Any) -> 
 
 
 def flexmatch(net, teacher, batch, memory, config, t):
-    x, w, s = three(net, batch, config)
-    answer = p(w.detach())
-    mask = flexible_mask(answer, batch, memory, config)
-    hard = cross_entropy(answer.argmax(1), s)
+    answers = []
+
+    def decide(w):
+        answers.append(aligned(p(w), memory, config.alignment_decay) if config.alignment else p(w))
+        return flexible_mask(answers[0], batch, memory, config)
+
+    x, w, s, mask = three(net, teacher, batch, config, decide)
+    hard = cross_entropy(answers[0].argmax(1), s)
     supervised_part = cross_entropy(batch.labels, x).mean()
     return supervised_part + config.unlabeled_weight * (mask * hard).sum() / len(w)
 
@@ -134,17 +164,20 @@ def annealed(x: Tensor, labels: Tensor, config: Any, t: float) -> Tensor:
 
 
 def uda(net, teacher, batch, memory, config, t):
-    x, w, s = three(net, batch, config)
-    answer = p(w.detach())
-    mask = torch.tensor([float(a.max() >= config.threshold) for a in answer])
+    def decide(w):
+        return torch.tensor([float(a.max() >= config.threshold) for a in p(w)])
+
+    x, w, s, mask = three(net, teacher, batch, config, decide)
     soft = entropy_to(p(w.detach() / config.temperature), s)
     first = annealed(x, batch.labels, config, t)
     return first + config.unlabeled_weight * (mask * soft).sum() / len(w)
 
 
 def flexuda(net, teacher, batch, memory, config, t):
-    x, w, s = three(net, batch, config)
-    mask = flexible_mask(p(w.detach()), batch, memory, config)
+    def decide(w):
+        return flexible_mask(p(w), batch, memory, config)
+
+    x, w, s, mask = three(net, teacher, batch, config, decide)
     soft = entropy_to(p(w.detach() / config.temperature), s)
     first = annealed(x, batch.labels, config, t)
     return first + config.unlabeled_weight * (mask * soft).sum() / len(w)
@@ -280,17 +313,20 @@ def remixmatch(net, teacher, batch, memory, config, t):
 
 
 def freematch(net, teacher, batch, memory, config, t):
-    x, w, s = three(net, batch, config)
-    answer = p(w.detach())
-    classes, n = answer.shape[1], len(answer)
-    best, pseudo_label = answer.max(1)
-    histogram = answer.new_tensor([float((pseudo_label == c).sum()) / n for c in range(classes)])
-    m = config.decay
-    for name, now in (("t", best.mean()), ("a", answer.mean(0)), ("h", histogram)):
-        memory[name] = m * memory.get(name, 1 / classes) + (1 - m) * now
-    overall = min(max(float(memory["t"]), config.lowest), config.highest)
-    limits = overall * memory["a"] / memory["a"].max()
-    used = [i for i in range(n) if best[i] >= limits[pseudo_label[i]]]
+    def decide(w):
+        best, pseudo_label = p(w).max(1)
+        n, classes = w.shape
+        histogram = w.new_tensor([float((pseudo_label == c).sum()) / n for c in range(classes)])
+        m = config.decay
+        for name, now in (("t", best.mean()), ("a", p(w).mean(0)), ("h", histogram)):
+            memory[name] = m * memory.get(name, 1 / classes) + (1 - m) * now
+        overall = min(max(float(memory["t"]), config.lowest), config.highest)
+        limits = overall * memory["a"] / memory["a"].max()
+        return (best >= limits[pseudo_label]).double()
+
+    x, w, s, mask = three(net, teacher, batch, config, decide)
+    n, pseudo_label = len(w), p(w).argmax(1)
+    used = [i for i in range(n) if mask[i]]
     total = cross_entropy(batch.labels, x).mean()
     hard = cross_entropy(pseudo_label, s)
     total = total + config.unlabeled_weight * sum(hard[i] for i in used) / n
@@ -306,15 +342,12 @@ def freematch(net, teacher, batch, memory, config, t):
 
 
 def softmatch(net, teacher, batch, memory, config, t):
-    x, w, s = three(net, batch, config)
+    x, w, s, _ = three(net, teacher, batch, config, lambda w: None)
     answer = p(w.detach())
     pseudo_label, classes = answer.argmax(1), answer.shape[1]
     m = config.decay
     if config.alignment:
-        mean, old = answer.mean(0), memory.get("mean")
-        memory["mean"] = mean if old is None else m * old + (1 - m) * mean
-        answer = answer / classes / memory["mean"]
-        answer = answer / answer.sum(1, keepdim=True)
+        answer = aligned(answer, memory, m)
     best = answer.max(1)[0]
     memory["u"] = m * memory.get("u", 1 / classes) + (1 - m) * best.mean()
     memory["v"] = m * memory.get("v", 1.0) + (1 - m) * best.var(unbiased=True)

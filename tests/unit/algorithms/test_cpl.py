@@ -54,9 +54,10 @@ class Plain:
         if config.warmup:
             most = max(most, count[-1])
         learned = [count[c] / most if most else 0.0 for c in range(self.classes)]
-        limits = [
-            max(config.floor, config.threshold * MAPPINGS[config.mapping](x)) for x in learned
-        ]
+        heights = [MAPPINGS[config.mapping](x) for x in learned]
+        limits = [max(config.floor, config.threshold * x) for x in heights]
+        if config.range == "scale":
+            limits = [(1 - x) * config.floor + x * config.threshold for x in heights]
         best, pseudo_label = logits.softmax(1).max(1)
         best, pseudo_label = best.tolist(), pseudo_label.tolist()
         mask = [b >= limits[g] for b, g in zip(best, pseudo_label, strict=True)]
@@ -90,7 +91,8 @@ def test_equals_the_counter(classes, mapping, warmup):
     # six ways of 334 steps for each number of classes: 2,004 random steps
     number = WAYS.index((classes, mapping, warmup))
     floor = 0.5 if number % 3 == 0 else 0.0
-    config = cpl.CurriculumSettings(mapping=mapping, warmup=warmup, floor=floor)
+    kept = "scale" if number % 6 == 3 else "clamp"
+    config = cpl.CurriculumSettings(mapping=mapping, warmup=warmup, floor=floor, range=kept)
     seeds = range(334 * number, 334 * (number + 1))
     compare(cpl.curriculum, config, classes, images=150, count=24, seeds=seeds)
 
@@ -163,11 +165,12 @@ def test_two_ranks_hold_the_table_of_one(prior):
 
 
 @needs_compiler
-def test_compiles_to_one_kernel_called_once():
+@pytest.mark.parametrize("settings", [{}, {"range": "scale", "floor": 0.5}], ids=str)
+def test_compiles_to_one_kernel_called_once(settings):
     from torch._inductor.utils import run_and_get_code
 
     torch._dynamo.reset()
-    config, ranks = cpl.CurriculumSettings(), Ranks()
+    config, ranks = cpl.CurriculumSettings(**settings), Ranks()
 
     def decide(logits, batch, state, config, ranks):
         return cpl.curriculum(logits, batch, state, config, ranks)

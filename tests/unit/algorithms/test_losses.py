@@ -8,9 +8,10 @@ from torch import nn
 
 from fastssl.algorithms import ALGORITHMS
 from fastssl.algorithms.common import losses, mixup
+from fastssl.algorithms.common.settings import WeakStrongSettings
 from fastssl.algorithms.uda import annealed_loss
 from fastssl.distributed.collectives import Ranks
-from tests.steps import CLASSES, TinyNet, facts, make_batch, tiny_nets
+from tests.steps import CLASSES, UNLABELED, TinyNet, facts, make_batch, tiny_nets
 
 
 def test_statistics_stay_where_and_as_they_are():
@@ -43,8 +44,10 @@ def test_modes_come_back_even_after_an_error():
 def test_a_split_pass_keeps_no_graph_of_the_weak_views():
     batch = make_batch(ALGORITHMS["fixmatch"])
     for mode, weak_has_graph in (("together", True), ("split", False)):
-        logits = losses.forward_all(tiny_nets().student, batch, mode)
-        assert [z.requires_grad for z in logits] == [True, weak_has_graph, True]
+        passes = losses.Passes(tiny_nets(), batch, WeakStrongSettings(forward=mode), Ranks())
+        assert passes.weak.requires_grad == weak_has_graph
+        labeled, strong, _ = passes.finish(torch.ones(UNLABELED))
+        assert labeled.requires_grad and strong.requires_grad
 
 
 def test_logits_leave_half_precision_where_they_leave_the_network():

@@ -19,6 +19,7 @@ BOUNDS = {
     "highest": SHARE,
     "ramp": SHARE,
     "prior_decay": DECAY,
+    "alignment_decay": DECAY,
     "decay": DECAY,
     "unlabeled_weight": WEIGHT,
     "entropy_weight": WEIGHT,

@@ -25,9 +25,9 @@ def store(tmp_path_factory):
     return make_store(tmp_path_factory.mktemp("loader") / "raw")
 
 
-def open_loader(store, **given):
+def open_loader(store, labeled_only=0, **given):
     split = make_split(store.labels("train"), store.classes, labels_wanted=8, seed=0)
-    order = Order(1, len(split.labeled), len(split.unlabeled), BATCH, UNLABELED)
+    order = Order(1, len(split.labeled), len(split.unlabeled), BATCH, UNLABELED, labeled_only)
     given = {"views": VIEWS, "recipes": RECIPES, "seed": 1, "reader": "resident"} | given
     return Loader(store, split, order, **given)
 
@@ -83,6 +83,38 @@ def test_tensors_are_channels_last_and_of_the_types_that_a_step_expects(referenc
         assert numbers.dtype == torch.int64
     assert list(batch.views) == list(VIEWS) and batch.key.shape == (2,)
     assert len({tuple(b.key.tolist()) for b in reference}) == len(reference)
+
+
+def test_labeled_images_may_get_strong_views(store):
+    with open_loader(store, labeled_view="strong") as loader:
+        batch = loader.batch(5)
+    rows = draw(
+        RECIPES["strong"], seed=1, step=5, stream=0, slots=np.arange(BATCH), view=0, size=(32, 32)
+    )
+    labeled = loader.split.labeled[loader.order.labeled(5)]
+    images = np.stack([store.image("train", index) for index in labeled])
+    (wanted,) = apply(images, [rows], [RECIPES["strong"]], mean=store.mean, std=store.std)
+    np.testing.assert_array_equal(batch.images.permute(0, 2, 3, 1), wanted)
+
+
+@pytest.mark.parametrize("reader", each("resident", "dali"))
+def test_steps_without_unlabeled_images_neither_read_nor_view_them(store, reference, reader):
+    with open_loader(store, labeled_only=2, reader=reader) as loader:
+        lengths, plain = [], loader.reader.stream
+
+        def stream(plan):
+            return plain(lengths.append(len(one)) or one for one in plan)
+
+        loader.reader.stream = stream
+        found = steps(loader, 0, 4)
+        assert lengths == [BATCH, BATCH, BATCH + UNLABELED, BATCH + UNLABELED]
+        for one, whole in zip(found[:2], reference, strict=False):
+            assert one.views == {} and one.position.shape == one.global_positions.shape == (0,)
+            assert torch.equal(one.images, whole.images) and torch.equal(one.labels, whole.labels)
+            assert torch.equal(one.key, whole.key)
+        for one, whole in zip(found[2:], reference[2:4], strict=True):
+            assert_same(one, whole)
+        assert_same(loader.batch(1), found[1])
 
 
 def assert_slices(loader, first, wanted):
@@ -242,7 +274,8 @@ def test_open_loader_for_outsiders(store, data):
         batch = next(loader.iterate(0, 1))
     assert batch.images.shape == (4, 3, 32, 32) and batch.views["strong"].shape == (8, 3, 32, 32)
     with pipelines.open_loader("digits", labels=40, batch=4, ratio=2) as loader:
-        assert loader.weak.flip is False and loader.weak.padding == 2
+        weak = loader.labeled_view
+        assert weak.flip is False and weak.padding == 2
 
 
 @pytest.mark.gpu

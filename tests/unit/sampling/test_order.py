@@ -88,6 +88,15 @@ def test_too_few_images_for_a_batch():
         Order(0, 0, 448, 64, 448)
 
 
+def test_the_first_steps_may_have_labeled_images_alone():
+    whole, late = Order(7, 40, 1000, 64, 448), Order(7, 40, 1000, 64, 448, labeled_only=3)
+    for step in range(6):
+        np.testing.assert_array_equal(late.labeled(step), whole.labeled(step))
+        np.testing.assert_array_equal(
+            late.unlabeled(step), whole.unlabeled(step)[: 448 * (step > 2)]
+        )
+
+
 def test_without_unlabeled_images_there_is_no_stream():
     assert len(Order(0, 40, 0, 64, 448).unlabeled(5)) == 0
     assert len(Order(0, 40, 100, 64, 0).unlabeled(5)) == 0
