@@ -119,6 +119,9 @@ class RunConfig(CheckedKeys):
     ema: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
     """Decay of the moving average of the weights (EMA). auto: 0.999, as in the paper; in a run of
     fewer than 100,000 steps the average is over sqrt(10 * steps) steps."""
+    bn_recompute: int = Field(0, ge=0)
+    """Unlabeled images from which BatchNorm statistics of the EMA model are computed before each
+    evaluation, in whole batches of eval_batch. 0: it has those of the student, as in the paper."""
     clip: float = Field(0.0, ge=0)
     """Gradients are clipped to this norm; 0: no clipping."""
     flip: bool | None = None
@@ -195,6 +198,8 @@ class RunConfig(CheckedKeys):
             raise ValueError(
                 "pretrained=true needs model=timm:NAME or torchvision:NAME; or type pretrained=FILE"
             )
+        if self.bn_recompute and self.freeze != "none":
+            raise ValueError(f"bn_recompute changes what freeze={self.freeze} keeps")
         if self.warmup >= self.steps:
             raise ValueError(f"warmup is {self.warmup}; expected less than steps ({self.steps})")
         if self.supervised_steps >= self.steps:

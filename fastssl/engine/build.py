@@ -17,7 +17,9 @@ from fastssl.config.schema import RunConfig
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine import checkpoint, evaluation, optim
 from fastssl.engine.build_data import (
+    check_true_labels,
     find_store,
+    images_for_statistics,
     input_hashes,
     make_data,
     normalization,
@@ -27,7 +29,6 @@ from fastssl.engine.build_data import (
 from fastssl.engine.devices import Device
 from fastssl.engine.nonfinite import NonFiniteCheck
 from fastssl.engine.optim import Ema, Scaler
-from fastssl.errors import ConfigError
 from fastssl.models import pretrained
 from fastssl.models.classifier import divide_logits, freeze
 from fastssl.models.pretrained import Normalization
@@ -78,12 +79,13 @@ class TrainingData:
     size: tuple[int, int]  # height and width of the views
     # By split: "test" if there are such images, "train" if some are held out for validation.
     evaluations: dict[str, EvaluationBatches]
+    statistics: EvaluationBatches  # unlabeled images, if any, for `bn_recompute`
     inputs: dict[str, str]  # hashes by name, see build_data.input_hashes
 
     def close(self) -> None:
         """Close the loader and the readers of the evaluations."""
         self.loader.close()
-        for batches in self.evaluations.values():
+        for batches in (*self.evaluations.values(), self.statistics):
             batches.close()
 
 
@@ -186,19 +188,10 @@ def assemble(
     if fresh:
         load_weights(model, resolved.config, data.size)
     if fresh and resolved.config.head_init == "means":
-        with evaluation_batches(resolved, device, ranks, store, "train", split.labeled) as batches:
+        own = np.array_split(split.labeled, ranks.world)[ranks.rank]
+        with evaluation_batches(resolved, device, store, "train", own) as batches:
             evaluation.init_classifier(model, batches, device, ranks)
     return Run(make_learner(resolved, device, ranks, model, info, truth), data)
-
-
-def check_true_labels(store: Store) -> None:
-    """Raise if labels of training images were chosen by a model: nothing is measured on them."""
-    if store.manifest.pseudo_labels:
-        raise ConfigError(
-            f"validation would measure on pseudo-labels: {store.manifest.pseudo_labels:,} training "
-            f"labels of {store.path} were chosen by a model",
-            "remove validation; a test set, made by convert --test-list, holds true labels",
-        )
 
 
 def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Store) -> TrainingData:
@@ -213,9 +206,13 @@ def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Sto
         check_true_labels(store)
         evaluated["train"] = split.validation
     evaluations = {
-        name: evaluation_batches(resolved, device, ranks, store, name, indices)
+        name: evaluation_batches(
+            resolved, device, store, name, np.array_split(indices, ranks.world)[ranks.rank]
+        )
         for name, indices in evaluated.items()
     }
+    some = images_for_statistics(resolved.config, split.unlabeled, ranks)
+    statistics = evaluation_batches(resolved, device, store, "train", some, ranks.world)
     mean, std = normalization(resolved.config, store)
     loader = Loader(
         store,
@@ -234,29 +231,29 @@ def open_data(resolved: ResolvedConfig, device: Device, ranks: Ranks, store: Sto
         std=std,
     )
     inputs = input_hashes(resolved, store)
-    return TrainingData(store, split, loader, size, evaluations, inputs)
+    return TrainingData(store, split, loader, size, evaluations, statistics, inputs)
 
 
 def evaluation_batches(
     resolved: ResolvedConfig,
     device: Device,
-    ranks: Ranks,
     store: Store,
     split: str,
     indices: npt.NDArray[np.int64],
+    share: int = 1,
 ) -> EvaluationBatches:
-    """Return this rank's share of images of a split, preprocessed for evaluation."""
+    """Return images of a split, preprocessed for evaluation; `share` ranks have a batch."""
     mean, std = normalization(resolved.config, store)
     return EvaluationBatches(
         store,
         split,
-        np.array_split(indices, ranks.world)[ranks.rank],
+        indices,
         size=view_recipes(resolved, store)["weak"].size,
         mean=mean,
         std=std,
         reader=resolved.config.reader,
         device=str(device.device),
-        batch=resolved.config.eval_batch,
+        batch=max(1, resolved.config.eval_batch // share),
         threads=device.threads,
     )
 

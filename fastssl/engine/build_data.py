@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from fastssl import models, plugins
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.config.schema import RunConfig
+from fastssl.distributed.collectives import Ranks
 from fastssl.errors import ConfigError
 from fastssl.version import __version__
 from pipelines.convert.ensure import ensure_store
 from pipelines.datasets import DATASETS
 from pipelines.sampling.order import Order, check_divisible
+from pipelines.sampling.rng import permutation
 from pipelines.sampling.split import Split, make_split
 from pipelines.sources import Source
 from pipelines.store.manifest import NAME, digest
@@ -100,6 +105,31 @@ def normalization(config: RunConfig, store: Store) -> tuple[Triple, Triple]:
 def _triple(values: Sequence[float]) -> Triple:
     red, green, blue = values
     return red, green, blue
+
+
+def check_true_labels(store: Store) -> None:
+    """Raise if labels of training images were chosen by a model: nothing is measured on them."""
+    if store.manifest.pseudo_labels:
+        raise ConfigError(
+            f"validation would measure on pseudo-labels: {store.manifest.pseudo_labels:,} training "
+            f"labels of {store.path} were chosen by a model",
+            "remove validation; a test set, made by convert --test-list, holds true labels",
+        )
+
+
+def images_for_statistics(
+    config: RunConfig, unlabeled: npt.NDArray[np.int64], ranks: Ranks
+) -> npt.NDArray[np.int64]:
+    """Return this rank's share of random unlabeled images, whole batches of equal size.
+
+    All ranks together have the batches that a single process has if eval_batch divides by their
+    number. A last, smaller batch would count as much as a whole one.
+    """
+    own = max(1, config.eval_batch // ranks.world)
+    batch = own * ranks.world
+    count = min(config.bn_recompute, len(unlabeled)) // batch * batch
+    order = permutation(config.seed, "bnimages", 0, len(unlabeled))[:count]
+    return unlabeled[order].reshape(-1, ranks.world, own)[:, ranks.rank].reshape(-1)
 
 
 def make_data(resolved: ResolvedConfig, store: Store, world: int) -> tuple[Split, Order]:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine.devices import Device
@@ -55,6 +56,24 @@ def predict_split(
         labels.append(truth.clone())
     model.train(training)
     return ranks.gather_uneven(torch.cat(logits)), ranks.gather_uneven(torch.cat(labels))
+
+
+@torch.no_grad()
+def recompute_statistics(model: nn.Module, batches: EvaluationBatches, device: Device) -> None:
+    """Set BatchNorm's running statistics to the mean of those of the batches, if there are any."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    before = [norm.momentum for norm in norms]
+    training = model.training
+    model.eval()  # without dropout
+    for number, (images, _) in enumerate(batches, 1):
+        for norm in norms:
+            norm.train()
+            norm.momentum = 1 / number  # so that all batches count equally in the end
+        with device.autocast():
+            model(images)
+    model.train(training)
+    for norm, momentum in zip(norms, before, strict=True):
+        norm.momentum = momentum
 
 
 @torch.no_grad()

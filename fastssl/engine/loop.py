@@ -18,16 +18,9 @@ import torch
 from fastssl import models
 from fastssl.algorithms import StepOutput, supervised_step
 from fastssl.config.schema import RunConfig
-from fastssl.engine import accumulate, checkpoint, optim
+from fastssl.engine import accumulate, checkpoint, evaluation, optim
 from fastssl.engine.build import Learner, TrainingData
-from fastssl.engine.evaluation import compute_metrics, confusion, predict_split
-from fastssl.engine.progress import (
-    EvaluationMetrics,
-    TrainingProgress,
-    evaluates,
-    logs,
-    saves,
-)
+from fastssl.engine.progress import EvaluationMetrics, TrainingProgress, evaluates, logs, saves
 from fastssl.engine.signals import Stop
 from fastssl.engine.snapshot import snapshot
 from fastssl.errors import DivergedError
@@ -192,6 +185,7 @@ class Training:
         improved = evaluating and self.evaluate()
         if saving or improved:
             self.save(saving, improved)
+        self.learner.ema.copy_buffers()  # those of an evaluation are for it and its checkpoint
         if self.record:
             self.record.flush()
 
@@ -272,6 +266,8 @@ class Training:
         if not self.data.evaluations:
             self.progress.best_step = self.progress.step
             return True
+        model, device = self.learner.ema.model, self.learner.device
+        evaluation.recompute_statistics(model, self.data.statistics, device)
         found = {split: self.measure(split) for split in self.data.evaluations}
         metrics = found.get("test") or found["train"]
         if "train" in found:  # images held out for validation
@@ -289,9 +285,11 @@ class Training:
     def measure(self, split: str) -> EvaluationMetrics:
         """Evaluate the EMA model on images of a split; all ranks share the work."""
         learner, batches = self.learner, self.data.evaluations[split]
-        logits, labels = predict_split(learner.ema.model, batches, learner.device, learner.ranks)
-        metrics = compute_metrics(logits, labels)
-        counts = confusion(logits, labels) if logits.shape[1] <= tensorboard.SHOWN else None
+        model = learner.ema.model
+        logits, labels = evaluation.predict_split(model, batches, learner.device, learner.ranks)
+        metrics = evaluation.compute_metrics(logits, labels)
+        few = logits.shape[1] <= tensorboard.SHOWN
+        counts = evaluation.confusion(logits, labels) if few else None
         if split == "test" and self.record:
             tensorboard.log_evaluation(self.record, logits, counts, self.progress.step)
         if counts is not None and self.progress.step == self.config.steps:

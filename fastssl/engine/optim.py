@@ -117,14 +117,19 @@ class Ema:
 
     @torch.no_grad()
     def update(self, moves: Tensor) -> None:
-        """Move towards the student by 1 - decay, or not at all if the scalar `moves` is 0.
-
-        The student's BatchNorm statistics are copied in every step, so that a step function that
-        runs the teacher in eval mode does not depend on when a run is evaluated or saved.
-        """
+        """Move towards the student by 1 - decay, or not at all if the scalar `moves` is 0."""
         gaps = torch._foreach_sub(self._weights, self._averages)
         torch._foreach_mul_(gaps, moves.to(self._averages[0].dtype) * (1 - self.decay))
         torch._foreach_add_(self._averages, gaps)
+        self.copy_buffers()
+
+    @torch.no_grad()
+    def copy_buffers(self) -> None:
+        """Copy the student's BatchNorm statistics.
+
+        This is done in every step, and after an evaluation, so that a step function that runs the
+        teacher in eval mode does not depend on when a run is evaluated or saved.
+        """
         for own, theirs in self._buffers.values():
             torch._foreach_copy_(own, theirs)
 

@@ -128,6 +128,7 @@ def restore(learner: Learner, content: CheckpointContent) -> TrainingProgress:
     for module, weights in ((learner.model, content["model"]), (learner.ema.model, content["ema"])):
         checkpoint.check_fit(module.state_dict(), weights, "network")
         module.load_state_dict(weights)
+    learner.ema.copy_buffers()  # it was saved with those of its evaluation
     for own, saved, what in (
         (learner.state, content["state"], "algorithm"),
         (learner.scaler.state, content["scaler"], "fp16 scale"),

@@ -56,9 +56,9 @@ def after_weights(number: int) -> None:
 
 def in_evaluation(number: int) -> None:
     """Die while the model is evaluated."""
-    from fastssl.engine import loop
+    from fastssl.engine import evaluation
 
-    at_call(loop, "compute_metrics", number)
+    at_call(evaluation, "compute_metrics", number)
 
 
 def after_evaluation(number: int) -> None:
