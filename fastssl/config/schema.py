@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, PositiveFloat, SerializeAsAny, model_validator
 from pydantic.config import JsonDict
 
+from fastssl import models
 from fastssl.algorithms import Settings
 from fastssl.config.checks import CheckedKeys
 from pipelines.datasets import DATASETS
@@ -77,8 +78,8 @@ class RunConfig(CheckedKeys):
     """First steps that learn from the labeled images alone, as algorithm=supervised does; unlabeled
     ones are not read. The papers have none; TorchSSL has 2,049 for FreeMatch on SVHN."""
     model: str = "wrn-28-2"
-    """Network: wrn-DEPTH-WIDTH, resnet50, timm:NAME, torchvision:NAME, or FILE.py:BUILD; see
-    `fastssl list models`."""
+    """Network: wrn-DEPTH-WIDTH, fast-WIDTH, resnet50, timm:NAME, torchvision:NAME, or
+    FILE.py:BUILD; see `fastssl list models`."""
     variant: Literal["torchssl", "google"] = "torchssl"
     """WRN as in TorchSSL (published numbers) or as in Google's code."""
     pretrained: bool | str | None = None
@@ -86,8 +87,9 @@ class RunConfig(CheckedKeys):
     (.pth, .pt, .bin, .safetensors); or a run folder or checkpoint. What does not fit, such as a
     classifier of other classes, is listed and keeps its initial values."""
     bn_momentum: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] | None = "auto"
-    """BatchNorm momentum; none: the model's own. auto: 0.001 for a WRN, as in the paper, or in a
-    run of fewer than 100,000 steps 100 / steps, at most 0.1; the model's own for all others."""
+    """BatchNorm momentum; none: the model's own. auto: 0.001 for a WRN, as in the paper, and for a
+    fast-W, or in a run of fewer than 100,000 steps 100 / steps, at most 0.1; the model's own for
+    all others."""
     freeze: Literal["none", "backbone", "batchnorm"] = "none"
     """What is not trained. backbone: all but the classifier; batchnorm: scales and shifts of
     BatchNorm. In both cases BatchNorm normalizes by its running statistics, which stay as they
@@ -177,7 +179,8 @@ class RunConfig(CheckedKeys):
         they would still hold the first weights and statistics at its end.
         """
         steps = min(self.steps, PAPER_STEPS)
-        momentum = round(min(0.1, 100 / steps), 6) if self.model.startswith("wrn-") else None
+        ours = models.family(self.model) in ("wrn", "fast")
+        momentum = round(min(0.1, 100 / steps), 6) if ours else None
         return {
             "ema": round(1 - (10 * steps) ** -0.5, 6) if self.ema == "auto" else self.ema,
             "bn_momentum": momentum if self.bn_momentum == "auto" else self.bn_momentum,
