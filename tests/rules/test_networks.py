@@ -12,7 +12,7 @@ from fastssl.engine import devices
 from fastssl.engine.build import assemble
 from fastssl.models.classifier import classifier_of, features_of, head_names
 from pipelines.store.store import open_store
-from tests import runs
+from tests import ranked, runs
 from tests.runs import TINY
 
 SMALL = {"wrn": "wrn-10-1", "fast": "fast-8"}
@@ -37,13 +37,27 @@ def test_a_network_has_what_probes_and_settings_use(name):
     torch.testing.assert_close(classifier(features), model(images))
 
 
+MUON = ["optimizer=muon", "schedule=linear", "warmup=2", "head_lr=0.1"]
+
+
 @EVERY
-def test_a_killed_run_is_the_uninterrupted_one(name, data, tmp_path):
+@pytest.mark.parametrize("keys", [[], MUON], ids=["sgd", "muon"])
+def test_a_killed_run_is_the_uninterrupted_one(name, keys, data, tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert runs.train(whole, f"model={name}") == 0
-    assert runs.train(broken, f"model={name}", kill_at=5) == -9
-    assert runs.train(broken, f"model={name}", resume=True) == 0
+    assert runs.train(whole, f"model={name}", *keys) == 0
+    assert runs.train(broken, f"model={name}", *keys, kill_at=5) == -9
+    assert runs.train(broken, f"model={name}", *keys, resume=True) == 0
     runs.assert_same_run(whole, broken)
+
+
+def test_two_ranks_train_with_muon_as_one_process(data, tmp_path):
+    overrides = ["model=fast-8", *MUON, "steps=4", "algo.threshold=0.2"]
+    for world in (1, 2):
+        codes = ranked.train(world, tmp_path / f"w{world}", *overrides, before=ranked.in_double)
+        assert codes == [0] * world, ranked.message(tmp_path / f"w{world}", 0)
+    one, two = (runs.last(tmp_path / f"w{world}")["model"] for world in (1, 2))
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, rtol=1e-10, atol=1e-10)
 
 
 @EVERY
