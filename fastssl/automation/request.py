@@ -34,8 +34,8 @@ OWN = {
 # Keys that decide about the training alone; a probe is the same whatever they are.
 _TRAINING = """
 algorithm batch ratio accumulate freeze head_init drop_path optimizer lr warmup head_lr layer_decay
-momentum nesterov weight_decay ema clip flip padding augment_ops augment_first compile eval_every
-eval_every_late log_every checkpoint_every
+schedule muon_lr muon_momentum muon_rescale momentum nesterov weight_decay ema clip flip padding
+augment_ops augment_first compile eval_every eval_every_late log_every checkpoint_every
 """
 TRAINING = frozenset(_TRAINING.split())
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, PositiveFloat, SerializeAsAny, model_validator
 from pydantic.config import JsonDict
 
+from fastssl import models
 from fastssl.algorithms import Settings
 from fastssl.config.checks import CheckedKeys
 from pipelines.datasets import DATASETS
@@ -77,8 +78,8 @@ class RunConfig(CheckedKeys):
     """First steps that learn from the labeled images alone, as algorithm=supervised does; unlabeled
     ones are not read. The papers have none; TorchSSL has 2,049 for FreeMatch on SVHN."""
     model: str = "wrn-28-2"
-    """Network: wrn-DEPTH-WIDTH, resnet50, timm:NAME, torchvision:NAME, or FILE.py:BUILD; see
-    `fastssl list models`."""
+    """Network: wrn-DEPTH-WIDTH, fast-WIDTH, resnet50, timm:NAME, torchvision:NAME, or
+    FILE.py:BUILD; see `fastssl list models`."""
     variant: Literal["torchssl", "google"] = "torchssl"
     """WRN as in TorchSSL (published numbers) or as in Google's code."""
     pretrained: bool | str | None = None
@@ -86,8 +87,9 @@ class RunConfig(CheckedKeys):
     (.pth, .pt, .bin, .safetensors); or a run folder or checkpoint. What does not fit, such as a
     classifier of other classes, is listed and keeps its initial values."""
     bn_momentum: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] | None = "auto"
-    """BatchNorm momentum; none: the model's own. auto: 0.001 for a WRN, as in the paper, or in a
-    run of fewer than 100,000 steps 100 / steps, at most 0.1; the model's own for all others."""
+    """BatchNorm momentum; none: the model's own. auto: 0.001 for a WRN, as in the paper, and for a
+    fast-W, or in a run of fewer than 100,000 steps 100 / steps, at most 0.1; the model's own for
+    all others."""
     freeze: Literal["none", "backbone", "batchnorm"] = "none"
     """What is not trained. backbone: all but the classifier; batchnorm: scales and shifts of
     BatchNorm. In both cases BatchNorm normalizes by its running statistics, which stay as they
@@ -99,23 +101,33 @@ class RunConfig(CheckedKeys):
     """The network's logits are divided by it, in training, evaluation, prediction and exports."""
     drop_path: float = Field(0.0, ge=0, lt=1)
     """Rate of stochastic depth, in models of timm and in those of files that take it."""
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-    """SGD as in the paper, or AdamW, which needs a smaller lr."""
+    optimizer: Literal["sgd", "adamw", "muon"] = "sgd"
+    """SGD as in the paper; AdamW, which needs a smaller lr; or Muon for the weights of convolutions
+    and hidden linear layers, with SGD for all other parameters."""
     lr: float = Field(0.03, gt=0)
-    """Initial learning rate; it falls by cos(7/16 pi k/K), or after a warm-up of w steps by
-    cos(7/16 pi (k - w)/(K - w))."""
+    """Initial learning rate; see schedule. With muon, that of all but its matrices."""
+    schedule: Literal["cosine", "linear"] = "cosine"
+    """How the learning rate falls in step k. cosine: by cos(7/16 pi k/K), as in the paper, or after
+    a warm-up of w steps by cos(7/16 pi (k - w)/(K - w)). linear: in a line to 0 at the end."""
     warmup: int = Field(0, ge=0)
     """Steps (w) in which the learning rate rises linearly from 0: lr k/w."""
     head_lr: float | None = Field(None, gt=0)
     """Learning rate of the classifier and of extra heads; default: lr."""
     layer_decay: float = Field(1.0, gt=0, le=1)
     """Factor of the learning rate from each layer to the one below it, in models of timm."""
+    muon_lr: float = Field(0.05, gt=0)
+    """Initial learning rate of the matrices of muon, with the warm-up and schedule of lr."""
+    muon_momentum: float = Field(0.6, ge=0, lt=1)
+    """Momentum of the matrices of muon; always Nesterov's."""
+    muon_rescale: bool = True
+    """Set each matrix of muon to the norm sqrt(rows) before its update. BatchNorm after it undoes
+    the scale; type false for networks without BatchNorm and for pretrained weights."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD."""
     nesterov: bool = True
     """Nesterov momentum."""
     weight_decay: float = Field(0.0005, ge=0)
-    """Weight decay; not applied to 1-D parameters."""
+    """Weight decay; not applied to 1-D parameters and to the matrices of muon."""
     ema: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
     """Decay of the moving average of the weights (EMA). auto: 0.999, as in the paper; in a run of
     fewer than 100,000 steps the average is over sqrt(10 * steps) steps."""
@@ -180,7 +192,8 @@ class RunConfig(CheckedKeys):
         they would still hold the first weights and statistics at its end.
         """
         steps = min(self.steps, PAPER_STEPS)
-        momentum = round(min(0.1, 100 / steps), 6) if self.model.startswith("wrn-") else None
+        ours = models.family(self.model) in ("wrn", "fast")
+        momentum = round(min(0.1, 100 / steps), 6) if ours else None
         return {
             "ema": round(1 - (10 * steps) ** -0.5, 6) if self.ema == "auto" else self.ema,
             "bn_momentum": momentum if self.bn_momentum == "auto" else self.bn_momentum,
@@ -190,10 +203,12 @@ class RunConfig(CheckedKeys):
     def _possible(self) -> RunConfig:
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} does not divide into {self.accumulate} parts")
-        if self.optimizer == "sgd" and self.nesterov and self.momentum == 0:
+        if self.optimizer != "adamw" and self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0; or type nesterov=false")
         if self.optimizer == "adamw" and "lr" not in self.model_fields_set:
             raise ValueError("optimizer=adamw needs an lr of its own, such as lr=0.0005")
+        if self.optimizer == "muon" and self.precision == "fp16":
+            raise ValueError("optimizer=muon does not go with precision=fp16; type precision=bf16")
         if self.pretrained is True and not self.model.startswith(("timm:", "torchvision:")):
             raise ValueError(
                 "pretrained=true needs model=timm:NAME or torchvision:NAME; or type pretrained=FILE"

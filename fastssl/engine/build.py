@@ -27,8 +27,7 @@ from fastssl.engine.build_data import (
     weights_file,
 )
 from fastssl.engine.devices import Device
-from fastssl.engine.nonfinite import NonFiniteCheck
-from fastssl.engine.optim import Ema, Scaler
+from fastssl.engine.optim import Ema, NonFiniteCheck, Scaler
 from fastssl.models import pretrained
 from fastssl.models.classifier import divide_logits, freeze
 from fastssl.models.pretrained import Normalization
@@ -283,7 +282,7 @@ def make_learner(
         model=model,
         student=student,
         ema=Ema(model, resolved.config.averages()["ema"] or 0.0),
-        optimizer=optim.build(model, resolved.config),
+        optimizer=optim.build(model, resolved.config, device.precision),
         scaler=Scaler(model, device.device, device.precision == "fp16"),
         state=resolved.algorithm.init_state(resolved.settings, info),
         nonfinite=NonFiniteCheck(model, device.device),

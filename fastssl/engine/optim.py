@@ -1,4 +1,4 @@
-"""Optimizers, their parameter groups and learning rates, EMA, and the fp16 scale.
+"""Optimizers, their groups and learning rates, EMA, the fp16 scale, the non-finite check.
 
 The default is the paper's: SGD with Nesterov momentum, cosine of 7/16, no decay of 1-D parameters.
 """
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from fastssl.config.schema import RunConfig
+from fastssl.engine.muon import Muon
+from fastssl.errors import ConfigError
 from fastssl.models.classifier import classifier_of, head_names
 from fastssl.models.depth import layer_scales, names_without_decay
 
@@ -21,17 +23,24 @@ GROWTH_EVERY = 2000  # finite steps in a row after which the scale is doubled
 START = 2.0**16
 
 
-def build(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
-    """Build the optimizer of the parameters that are trained.
+def build(model: nn.Module, config: RunConfig, precision: str = "fp32") -> torch.optim.Optimizer:
+    """Build the optimizer of the parameters that are trained; `precision` is the one in use.
 
-    Both kinds are fused: they read `found_inf` on the device and change nothing unless it is 0.
+    Every kind reads `found_inf` on the device and changes nothing unless it is 0: SGD and AdamW
+    are fused for it.
     """
     groups = parameter_groups(model, config)
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.lr, fused=True)
-    optimizer = torch.optim.SGD(
-        groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, fused=True
-    )
+    momentum: dict[str, Any] = {"momentum": config.momentum, "nesterov": config.nesterov}
+    if config.optimizer == "muon":
+        if precision == "fp16":  # chosen by `auto`: the configuration refuses it by name
+            raise ConfigError(
+                "optimizer=muon does not go with fp16, which precision=auto chose on this GPU",
+                "type precision=fp32, or optimizer=sgd",
+            )
+        return Muon(groups, config.lr, **momentum, rescale=config.muon_rescale)
+    optimizer = torch.optim.SGD(groups, lr=config.lr, **momentum, fused=True)
     if config.momentum:
         # A first step that is skipped (fp16 overflow) would leave these unwritten.
         for group in groups:
@@ -44,7 +53,8 @@ def parameter_groups(model: nn.Module, config: RunConfig) -> list[dict[str, Any]
     """Return groups by learning rate and weight decay; `lr_scale` is relative to config.lr.
 
     1-D parameters go without decay, and so do those that a model of timm names for it. There are
-    always two groups for each rate, even if one is empty: checkpoints refer to their order.
+    always two groups for each rate, and a third for the matrices of Muon, even if one is empty:
+    checkpoints refer to their order.
     """
     scales = dict.fromkeys((name for name, _ in model.named_parameters()), 1.0)
     if config.layer_decay < 1:
@@ -53,30 +63,51 @@ def parameter_groups(model: nn.Module, config: RunConfig) -> list[dict[str, Any]
         classifier_of(model, "head_lr")
         scales |= {n: scales[n] * config.head_lr / config.lr for n in head_names(model)}
     without_decay = names_without_decay(model)
+    matrices = matrix_names(model) if config.optimizer == "muon" else set()
     groups: dict[float, list[dict[str, Any]]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        scale = scales[name]
-        pair = groups.setdefault(
-            scale,
-            [
-                {"params": [], "weight_decay": decay, "lr_scale": scale}
-                for decay in (config.weight_decay, 0.0)
-            ],
-        )
-        pair[parameter.ndim <= 1 or name in without_decay]["params"].append(parameter)
-    return [group for pair in groups.values() for group in pair]
+        found = groups.setdefault(scales[name], _empty_groups(config, scales[name]))
+        number = 2 if name in matrices else int(parameter.ndim <= 1 or name in without_decay)
+        found[number]["params"].append(parameter)
+    return [group for some in groups.values() for group in some]
+
+
+def _empty_groups(config: RunConfig, scale: float) -> list[dict[str, Any]]:
+    """Return the groups of one rate: with weight decay, without, and the matrices of Muon."""
+    groups: list[dict[str, Any]] = [
+        {"params": [], "weight_decay": decay, "lr_scale": scale}
+        for decay in (config.weight_decay, 0.0)
+    ]
+    if config.optimizer == "muon":
+        muon = {"matrices": True, "momentum": config.muon_momentum}
+        groups.append({"params": [], "lr_scale": scale * config.muon_lr / config.lr, **muon})
+    return groups
+
+
+def matrix_names(model: nn.Module) -> set[str]:
+    """Return the names of the weights of convolutions and of hidden linear layers.
+
+    The kind of the layer decides, not the number of dimensions: tables such as position
+    embeddings have two as well. The classifier and the extra heads are not among them.
+    """
+    classifier_of(model, "optimizer=muon")
+    layers = [name for name, one in model.named_modules() if isinstance(one, nn.Conv2d | nn.Linear)]
+    return {f"{layer}.weight" for layer in layers} - head_names(model)
 
 
 def learning_rate(config: RunConfig, step: int) -> float:
     """Return the learning rate of step k of K, with a warm-up of w steps.
 
-    lr · k/w before step w, then lr · cos(7π/16 · (k - w)/(K - w)).
+    lr · k/w before step w, then with the share s = (k - w)/(K - w) of the rest
+    lr · cos(7π/16 · s), or lr · (1 - s) if `schedule` is linear.
     """
     if step < config.warmup:
         return config.lr * step / config.warmup
     step, steps = step - config.warmup, config.steps - config.warmup
+    if config.schedule == "linear":
+        return config.lr * (1 - step / steps)
     return config.lr * math.cos(7 * math.pi / 16 * step / steps)
 
 
@@ -174,3 +205,35 @@ class Scaler:
         scale, good = self.state["scale"], self.state["good"]
         torch._amp_update_scale_(scale, good, overflow, 2.0, 0.5, GROWTH_EVERY)
         self.state["skipped"].add_(overflow > 0)
+
+
+class NonFiniteCheck:
+    """Records the first step whose loss or gradient was not finite.
+
+    The flag lives on the device, so a step does not wait for it. The loop reads it at log steps,
+    evaluations and checkpoints, where it waits for the device anyway.
+
+    From that step on `update` returns 0, which masks the updates of weights, momenta and EMA.
+    BatchNorm statistics and the algorithm's state are not protected: the loop raises
+    DivergedError before anything is logged, evaluated or saved.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self.alive = torch.ones((), device=device)  # 1, then 0 from the first bad step on
+        self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+
+    @torch.no_grad()
+    def gradients_are_finite(self) -> Tensor:
+        """Return a boolean scalar on the device."""
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        # A norm for each tensor instead of a test for each element: one fused launch.
+        return torch.isfinite(torch.stack(torch._foreach_norm(gradients)).sum())
+
+    @torch.no_grad()
+    def update(self, finite: Tensor, step: int) -> Tensor:
+        """Record `step` if it is the first that is not finite; return 1 while all were, else 0."""
+        first = (self.alive > 0) & ~finite
+        self.bad_step.copy_(torch.where(first, step, self.bad_step))
+        self.alive.mul_(finite)
+        return self.alive

@@ -19,12 +19,21 @@ if TYPE_CHECKING:
     from torch import nn
 
 MODELS: dict[str, str] = {
+    "fast-24": "small network for runs of minutes, 0.6 M parameters; any other fast-W with W "
+    "divisible by 8 is also built",
     "resnet50": "ResNet-50 as torchvision's (v1.5), for ImageNet",
     "wrn-28-2": "Wide ResNet of CIFAR-10 and SVHN; any other wrn-D-K with D = 6n + 4 is also built",
     "wrn-28-8": "Wide ResNet of CIFAR-100",
     "wrn-37-2": "Wide ResNet of STL-10: four stages, each of stride 2",
 }
 """Networks of the published results, with a sentence each."""
+
+FAMILIES = {
+    "resnet50": "resnet50",
+    "wrn": r"wrn-(\d{1,4})-(\d{1,4})",
+    "fast": r"fast-(\d{1,4})",
+}
+"""Our own networks: the form of their names by family."""
 
 VARIANTS = ("torchssl", "google")
 """Forms of the Wide ResNet; see wide_resnet.py."""
@@ -67,9 +76,14 @@ def check(name: str) -> None:
         parse(name)
 
 
+def family(name: str) -> str | None:
+    """Return the family of a network of our own; None for any other network."""
+    return next((one for one, form in FAMILIES.items() if re.fullmatch(form, name)), None)
+
+
 def may_draw(name: str) -> bool:
     """Return True if a network may draw random numbers in a step: any but those of our own."""
-    return not name.startswith(("wrn-", "resnet50"))
+    return family(name) is None
 
 
 def own_inputs(name: str) -> backbones.Inputs | None:
@@ -78,17 +92,27 @@ def own_inputs(name: str) -> backbones.Inputs | None:
     return None if reference is None else backbones.own_inputs(reference)
 
 
-def parse(name: str) -> tuple[int, int, int] | None:
-    """Return stages, blocks per stage and width of a `wrn-D-K`; None for `resnet50`."""
-    if name == "resnet50":
-        return None
-    found = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,4})", name)
-    if found is None:
+def parse(name: str) -> tuple[int, ...]:
+    """Return stages, blocks per stage and width of a `wrn-D-K`, and the width of a `fast-W`."""
+    kind = family(name)
+    if kind is None:
         raise ConfigError(
             f"no model is named {name!r}",
-            f"use one of: {', '.join(MODELS)}, a wrn-D-K, timm:NAME or torchvision:NAME",
+            f"use one of: {', '.join(MODELS)}, a wrn-D-K, a fast-W, timm:NAME or torchvision:NAME",
         )
-    depth, widen = int(found[1]), int(found[2])
+    found = re.fullmatch(FAMILIES[kind], name)
+    numbers = tuple(int(one) for one in found.groups()) if found else ()
+    if kind == "wrn":
+        return _wide_resnet(name, *numbers)
+    if kind == "fast" and (numbers[0] < 8 or numbers[0] % 8):
+        raise ConfigError(
+            f"{name!r} is not a possible network",
+            "use a width that divides by 8: fast-8, fast-16, fast-24, fast-32, ...",
+        )
+    return numbers
+
+
+def _wide_resnet(name: str, depth: int, widen: int) -> tuple[int, int, int]:
     # 37 = 4 stages x 4 blocks x 2 convolutions + 5, the one depth that is not 6n + 4
     stages, blocks = (4, 4) if depth == 37 else (3, (depth - 4) // 6)
     if widen < 1 or blocks < 1 or (depth != 37 and depth != 6 * blocks + 4):
@@ -118,13 +142,18 @@ def _build(
         return _build_plugin(name, classes, heads, drop_path)
     if drop_path:
         raise ConfigError(f"{name} has no stochastic depth", "type drop_path=0, or use timm:NAME")
-    if shape is None:
+    kind = family(name)
+    if kind == "resnet50":
         from fastssl.models.resnet import ResNet50
 
         return ResNet50(classes, heads)
+    if kind == "fast":
+        from fastssl.models.fast import Fast
+
+        return Fast(classes, shape[0], heads, size)
     from fastssl.models.wide_resnet import WideResNet
 
-    return WideResNet(classes, *shape, variant, heads)
+    return WideResNet(classes, shape[0], shape[1], shape[2], variant, heads)
 
 
 def _build_plugin(name: str, classes: int, heads: dict[str, int], drop_path: float) -> nn.Module:

@@ -42,7 +42,7 @@ def before_step(number: int) -> None:
 
 def within_step(number: int) -> None:
     """Die after the gradient, before the weights move."""
-    from fastssl.engine.nonfinite import NonFiniteCheck
+    from fastssl.engine.optim import NonFiniteCheck
 
     at_call(NonFiniteCheck, "update", number)
 

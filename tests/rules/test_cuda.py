@@ -16,7 +16,7 @@ from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.steps import CLASSES, facts
 
 SMALL = {"wrn-10-1": 8}  # network: side of the images
-NETWORKS = {"wrn-28-2": 16, "resnet50": 32}
+NETWORKS = {"wrn-28-2": 16, "resnet50": 32, "fast-24": 16}
 QUICK = ("flexmatch", "remixmatch", "meanteacher")
 
 

@@ -263,6 +263,7 @@ def test_every_registered_reader_is_accepted_and_no_other():
         (["steps=1000", "ema=0.5", "bn_momentum=0.25"], 0.5, 0.25),
         (["steps=1000", "bn_momentum=null"], 0.99, None),
         (["steps=1000", "model=resnet50"], 0.99, None),
+        (["steps=3000", "model=fast-24"], 0.994226, 0.033333),
     ],
 )
 def test_auto_scales_the_averages_with_the_steps_of_a_short_run(overrides, ema, momentum):

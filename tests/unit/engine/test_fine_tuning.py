@@ -36,7 +36,7 @@ def trained_steps(learner, feed, steps=3):
     feed.close()
 
 
-@pytest.mark.parametrize("optimizer", ["optimizer=sgd", "optimizer=adamw"])
+@pytest.mark.parametrize("optimizer", ["optimizer=sgd", "optimizer=adamw", "optimizer=muon"])
 @pytest.mark.parametrize("frozen", ["backbone", "batchnorm"])
 @pytest.mark.parametrize(
     "algorithm", ["fixmatch", "fixmatch algo.forward=split", "meanteacher", "remixmatch"]
@@ -284,7 +284,7 @@ def test_a_model_without_stochastic_depth_refuses_a_rate(data, tmp_path, model):
 
 ADDED = {
     "freeze", "head_init", "temperature", "drop_path", "optimizer", "warmup", "head_lr",
-    "layer_decay",
+    "layer_decay", "schedule", "muon_lr", "muon_momentum", "muon_rescale",
 }  # fmt: skip
 
 

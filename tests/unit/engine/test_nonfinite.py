@@ -13,15 +13,14 @@ from fastssl.config.resolve import load
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine import devices, loop
 from fastssl.engine.build import assemble
-from fastssl.engine.nonfinite import NonFiniteCheck
-from fastssl.engine.optim import Scaler
+from fastssl.engine.optim import NonFiniteCheck, Scaler
 from fastssl.errors import DivergedError
 from tests import runs
 from tests.fake_cuda import fake_cuda, no_host_wait
 from tests.runs import TINY, assert_same
 
 
-@pytest.fixture(params=["sgd", "adamw"])
+@pytest.fixture(params=["sgd", "adamw", "muon"])
 def run(data, request):
     resolved = load("digits", [*TINY, f"optimizer={request.param}", "lr=0.03"])
     made = assemble(resolved, devices.choose(resolved.config))

@@ -144,6 +144,16 @@ def test_the_default_groups_and_rates_are_those_of_the_paper(data):
         assert optim.learning_rate(config, step) == rate
 
 
+@pytest.mark.parametrize("warmup", [0, 4])
+def test_a_linear_schedule_falls_to_zero_at_the_end(warmup):
+    config = RunConfig(steps=10, warmup=warmup, lr=0.5, schedule="linear")
+    rates = [optim.learning_rate(config, step) for step in range(11)]
+    rise = [0.5 * step / 4 for step in range(warmup)]
+    fall = [0.5 * left / (10 - warmup) for left in range(10 - warmup, -1, -1)]
+    assert rates == pytest.approx(rise + fall)
+    assert rates[-1] == 0
+
+
 def test_layer_decay_needs_a_model_that_declares_its_layers():
     config = RunConfig(layer_decay=0.5)
     with pytest.raises(ConfigError, match=r"layer_decay=0\.5 needs a model") as caught:
@@ -157,6 +167,10 @@ def test_layer_decay_needs_a_model_that_declares_its_layers():
         (["optimizer=adamw"], "needs an lr"),
         (["warmup=1000"], "less than steps"),
         (["optimizer=adam"], "optimizer is 'adam'"),
+        (["optimizer=muon", "precision=fp16"], "does not go with precision=fp16"),
+        (["optimizer=muon", "momentum=0"], "nesterov=false"),
+        (["schedule=step"], "schedule is 'step'"),
+        (["muon_momentum=1"], "muon_momentum is 1"),
         (["temperature=0"], "temperature is 0"),
         (["freeze=all"], "freeze is 'all'"),
         (["drop_path=1"], "drop_path is 1"),

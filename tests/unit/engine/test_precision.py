@@ -52,13 +52,16 @@ def test_no_layer_gets_an_activation_in_nchw(name):
                 assert parameter.grad.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_resnet50_is_channels_last_throughout():
-    model = models.build("resnet50", 10)
+@pytest.mark.parametrize(("name", "layers"), [("resnet50", 50), ("fast-24", 13)])
+def test_a_network_is_channels_last_throughout(name, layers):
+    model = models.build(name, 10)
     seen = []
     watch(model, seen)
     images = torch.randn(2, 64, 64, 3).permute(0, 3, 1, 2)
     model(images).sum().backward()
-    assert len(seen) > 100
+    assert len(seen) > 2 * layers
+    weights = [parameter for parameter in model.parameters() if parameter.ndim == 4]
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
 
 
 def test_an_activation_in_nchw_is_noticed():
