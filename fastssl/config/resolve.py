@@ -174,7 +174,7 @@ def find(name: str) -> Path:
 
 def available() -> list[str]:
     """Return the names of the configurations that ship with fastssl; paper/ holds sweeps."""
-    found = [*FOLDER.glob("*.yaml"), *FOLDER.glob("usb/*.yaml")]
+    found = [path for folder in ("", "fast/", "usb/") for path in FOLDER.glob(f"{folder}*.yaml")]
     return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in found)
 
 
