@@ -108,7 +108,9 @@ def test_a_rank_passes_as_many_images_as_the_one_with_most():
 
 
 @pytest.mark.parametrize("slots", [0, 4])
-@pytest.mark.parametrize("name", list(SHARES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n == "flexmatch" else pytest.mark.slow) for n in SHARES]
+)
 def test_a_compiled_step_passes_a_fixed_number_of_images(name, slots):
     torch._dynamo.reset()
     # Without slots that is all of them, even if none is trusted: then the loss is that of split,

@@ -49,7 +49,10 @@ def train(out, *words, **given):
     return runs.train(out, *FIRST, *RECIPE, *words, **given)
 
 
-@pytest.mark.parametrize("killed_at", [1, 2, 3])
+@pytest.mark.parametrize(
+    "killed_at",
+    [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)],
+)
 def test_a_resumed_run_with_all_options_is_the_uninterrupted_one(data, tmp_path, killed_at):
     whole, part = tmp_path / "whole", tmp_path / "part"
     assert train(whole) == 0

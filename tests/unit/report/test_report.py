@@ -376,5 +376,5 @@ def test_a_page_of_a_hundred_runs_is_small_and_its_work_grows_with_their_number(
             report.write(folders, tmp_path / "part.html")
         return calls.number
 
-    few, many = work(8), work(32)
+    few, many = work(4), work(16)
     assert 2 * few < many < 8 * few  # 16 times the work if each run looked at all others
