@@ -71,11 +71,13 @@ class CheckpointContent(TypedDict):
     preprocessing: Preprocessing
 
 
-def pack(content: CheckpointContent) -> memoryview:
+def pack(content: CheckpointContent) -> bytes:
     """Return the bytes of a checkpoint file; they are in memory once, however large they are."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    return buffer.getbuffer()
+    # These are the bytes of the buffer itself. A view of it, as getbuffer() returns, would make
+    # Python report an error if both become garbage in one cycle, such as that of an exception.
+    return buffer.getvalue()
 
 
 def read(path: Path) -> CheckpointContent:

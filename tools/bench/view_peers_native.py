@@ -33,7 +33,7 @@ class Dali:
         define = pipeline_def(
             batch_size=work.batch, num_threads=threads, device_id=None, enable_conditionals=True
         )(_dali_views)
-        with warnings.catch_warnings(record=True):  # it calls its own deprecated names
+        with warnings.catch_warnings(record=True, action="ignore"):  # of deprecated names
             self._pipeline = define(work, self._batches)
             self._pipeline.build()
 

@@ -1,8 +1,10 @@
 """Checkpoints: checked, skipped where damaged, pruned only after the new one is there."""
 
+import gc
 import hashlib
 import os
 import random
+import sys
 import threading
 import tracemalloc
 import zipfile
@@ -120,6 +122,16 @@ def test_packing_holds_the_bytes_once():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 1.0 < peak / 2**24 < 1.5
+
+
+def test_packed_bytes_are_freed_in_a_cycle_without_an_error(monkeypatch):
+    errors = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+    cycle = [checkpoint.pack({"w": torch.zeros(1)})]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert not errors
 
 
 def test_none_valid_is_an_error_and_none_at_all_is_a_start(folder):
