@@ -5,6 +5,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
 from queue import SimpleQueue
@@ -93,15 +94,16 @@ class _Worker:
 
     def prepare(self, chunk: Chunk, target: Target) -> Prepared:
         """Send a chunk and wait for the answer."""
-        try:
+        with suppress(EOFError, ConnectionError):
             self.channel.send((chunk, target))
             answer: Prepared = self.channel.recv()
-        except (EOFError, ConnectionError):
-            code = self.process.wait()
-            how = f"signal {-code}" if code < 0 else f"code {code}"
-            raise ResourceError(
-                f"a worker process ended unexpectedly ({how}); signal 9 usually means that "
-                "memory ran out",
-                "use fewer --workers",
-            ) from None
-        return answer
+            return answer
+        # Outside of the block above, so that the error does not refer to that of the pipe, which
+        # holds a view of the bytes to send: Python 3.13 reports it if both are collected together.
+        code = self.process.wait()
+        how = f"signal {-code}" if code < 0 else f"code {code}"
+        raise ResourceError(
+            f"a worker process ended unexpectedly ({how}); signal 9 usually means that "
+            "memory ran out",
+            "use fewer --workers",
+        )

@@ -237,6 +237,7 @@ def test_a_worker_that_dies_is_reported(tmp_path, monkeypatch):
         convert(raw, tmp_path / "out", Options(formats=("dali",), workers=2))
     assert caught.value.exit_code == 5
     assert [path.name for path in tmp_path.iterdir()] == ["pets"]
+    assert caught.value.__context__ is None, "it keeps what was sent"
 
 
 def test_workers_end_with_the_process_they_work_for(tmp_path):
