@@ -215,6 +215,11 @@ class RunConfig(CheckedKeys):
             )
         if self.bn_recompute and self.freeze != "none":
             raise ValueError(f"bn_recompute changes what freeze={self.freeze} keeps")
+        if 0 < self.bn_recompute < self.eval_batch:
+            raise ValueError(
+                f"bn_recompute is {self.bn_recompute}; expected at least eval_batch "
+                f"({self.eval_batch})"
+            )
         if self.warmup >= self.steps:
             raise ValueError(f"warmup is {self.warmup}; expected less than steps ({self.steps})")
         if self.supervised_steps >= self.steps:

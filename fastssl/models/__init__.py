@@ -26,7 +26,7 @@ MODELS: dict[str, str] = {
     "wrn-28-8": "Wide ResNet of CIFAR-100",
     "wrn-37-2": "Wide ResNet of STL-10: four stages, each of stride 2",
 }
-"""Networks of the published results, with a sentence each."""
+"""Networks of our own, with a sentence each; the larger ones are of the published results."""
 
 FAMILIES = {
     "resnet50": "resnet50",

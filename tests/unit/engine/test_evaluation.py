@@ -120,6 +120,8 @@ def test_ranks_share_the_batches_from_which_statistics_are_recomputed():
     together = np.concatenate([one.reshape(-1, 8) for one in shares], axis=1)
     assert np.array_equal(together.reshape(-1), alone)
     assert len(images_for_statistics(load("digits").config, unlabeled, Ranks())) == 0
+    with pytest.raises(ConfigError, match="expected at least eval_batch"):
+        load("digits", ["bn_recompute=15", "eval_batch=16"])
 
 
 def test_recomputed_statistics_change_evaluations_and_checkpoints_alone(
