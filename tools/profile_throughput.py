@@ -4,9 +4,10 @@
     python tools/profile_throughput.py [--photos FOLDER]
 
 The first form measures one subject and prints its record. Further options are those of
-`fastssl profile SUBJECT`; those of photos, predict and scaling are in tools/bench/subjects.py. The
-second form writes every record of the README to tools/results, one after another; use a machine
-that does nothing else. Subjects that need photos are skipped unless --photos is given.
+`fastssl profile SUBJECT`; those of photos, predict, scaling and skip are in
+tools/bench/subjects.py. The second form writes every record of the README to tools/results, one
+after another; use a machine that does nothing else. Subjects that need photos are skipped unless
+--photos is given.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ RECORDS: dict[str, list[list[str]]] = {
     "cpl": [[]],
     "step": [[]],
     "scaling": [[]],
+    "skip": [[], ["--config", "cifar10", "--steps", "1", "--repetitions", "3"]],
     "train": [[]],
     "plan": [["--config", "digits", "--steps", "60"]],
     "photos": [["--folder", "{photos}"]],

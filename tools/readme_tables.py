@@ -145,6 +145,26 @@ def peers() -> str:
     return table(["what", "against, in the same run on 2 cores", "fastssl is faster by"], rows)
 
 
+def skipping() -> str:
+    """Return the time of a step with each value of `algo.forward` by the share of trusted images.
+
+    Each record of `profile_throughput.py --only skip` gives a row for each of its shares.
+    """
+    rows = []
+    for file in sorted(RESULTS.glob("skip-*.json")):
+        found = record(file.stem)
+        cells = {
+            row["name"]: f"{row['rate']:.0f} ({row['spread']:.0f})" for row in found["results"]
+        }
+        for share in found["settings"]["shares"]:
+            names = [f"{forward} at {share} %" for forward in ("together", "split", "skip")]
+            gains = [times(found["ratio"][name]) for name in names[:2]]
+            network = f"`{found['settings']['model']}`"
+            rows.append([network, f"{share} %", *(cells[name] for name in names), *gains])
+    head = ["network", "trusted", *(f"`{forward}`" for forward in ("together", "split", "skip"))]
+    return table([*head, "`skip` against `together`", "against `split`"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "peers": peers,
     "digits-quickstart": quickstart,

@@ -7,12 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fastssl import models
 from fastssl.algorithms.base import DatasetInfo
-from fastssl.config.resolve import load
+from fastssl.config.resolve import ResolvedConfig, load
 from fastssl.distributed.collectives import Ranks
 from fastssl.engine import devices
-from fastssl.engine.build import Learner, make_learner
+from fastssl.engine.build import Learner, build_model, make_learner
 from pipelines.loader.batch import Batch
 
 RATIO, CLASSES = 7, 10
@@ -34,16 +33,27 @@ def synthetic_learner(
     if forward != "together":
         overrides.append(f"algo.forward={forward}")
     resolved = load("cifar10", [*overrides, f"device={device}"])
-    ranks = ranks or Ranks()
     where = devices.choose_device(device, 0)
     chosen = devices.Device(
         where, devices.choose_precision("auto", where), torch.get_num_threads(), 1
     )
-    torch.manual_seed(0)
-    net = models.build(model, CLASSES, heads=resolved.algorithm.heads).to(where)
+    return learner_of(resolved, chosen, images, double=double, ranks=ranks)
+
+
+def learner_of(
+    resolved: ResolvedConfig,
+    device: devices.Device,
+    images: int,
+    *,
+    double: bool = False,
+    ranks: Ranks | None = None,
+) -> Learner:
+    """Build the learner of a configuration for a dataset of `images` unlabeled images."""
+    net, where = build_model(resolved, CLASSES, device), device.device
     info = DatasetInfo(CLASSES, images, torch.full((CLASSES,), 1 / CLASSES, device=where), where)
     truth = torch.zeros(images, dtype=torch.int16)
-    learner = make_learner(resolved, chosen, ranks, net.double() if double else net, info, truth)
+    net = net.double() if double else net
+    learner = make_learner(resolved, device, ranks or Ranks(), net, info, truth)
     learner.student.train()
     return learner
 
@@ -56,11 +66,12 @@ def make_batch(
     device: str = "cpu",
     ranks: Ranks | None = None,
     views: tuple[str, ...] = ("weak", "strong"),
+    ratio: int = RATIO,
 ) -> Batch:
-    """Return one rank's random batch: `batch` labeled images and 7 times as many unlabeled ones."""
+    """Return one rank's random batch: `batch` labeled images, `ratio` times as many unlabeled."""
     ranks = ranks or Ranks()
     source = torch.Generator().manual_seed(seed)
-    global_positions = torch.randperm(images, generator=source)[: RATIO * batch * ranks.world]
+    global_positions = torch.randperm(images, generator=source)[: ratio * batch * ranks.world]
 
     def random_images(count: int) -> Tensor:
         # [n, 3, H, W] in channels-last memory format, as the loader delivers it
@@ -69,7 +80,7 @@ def make_batch(
     return Batch(
         images=random_images(batch),
         labels=torch.randint(CLASSES, (batch,), generator=source).to(device),
-        views={name: random_images(RATIO * batch) for name in views},
+        views={name: random_images(ratio * batch) for name in views},
         position=ranks.take(global_positions).to(device),
         global_positions=global_positions.to(device),
         key=torch.tensor([seed, 1]).to(device),

@@ -1,6 +1,6 @@
-"""What `tools/profile_throughput.py` measures: the subjects of `fastssl profile`, and three more.
+"""What `tools/profile_throughput.py` measures: the subjects of `fastssl profile`, and four more.
 
-The three need a folder of photos or several processes.
+Three of them need a folder of photos or several processes; `skip` compares settings.
 """
 # ruff: noqa: RUF009 - `option` returns a dataclass field
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le, MinLen
 
 from fastssl.errors import ConfigError
 from fastssl.profiling import subjects
@@ -69,10 +69,25 @@ class ScalingOptions(Options):
     seconds: Rate = option(150.0, "No round starts later, except the first counted one.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SkipOptions(Options):
+    """Measure a training step of FlexMatch for each value of `algo.forward`, on a CPU."""
+
+    config: str = option("fast/cifar10", "Name of a shipped configuration, or a YAML file.")
+    overrides: tuple[str, ...] = option((), "Settings as key=value.")
+    shares: Annotated[tuple[Annotated[int, Gt(0), Le(100)], ...], MinLen(1)] = option(
+        (20, 50, 90), "Percent of the unlabeled images of a batch that are trusted."
+    )
+    size: Count = option(32, "Height and width of an image in pixels.")
+    steps: Count = option(2, "Steps per repetition.")
+    repetitions: Count = repetitions(9)
+
+
 SUBJECTS: dict[str, type[Options]] = {
     **subjects.SUBJECTS,
     "step": StepOptions,
     "photos": PhotosOptions,
     "predict": PredictOptions,
     "scaling": ScalingOptions,
+    "skip": SkipOptions,
 }

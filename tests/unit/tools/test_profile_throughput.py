@@ -30,6 +30,8 @@ def test_options_and_peers_reach_the_measurement_and_json_is_printed(monkeypatch
         (["--only", "views", "--size", "33"], "32, 96 or 224"),
         (["--only", "cpl", "--against", "counter"], "--only views"),
         (["--only", "photos"], "no folder of photos"),
+        (["--only", "skip", "--config", "cifar10", "algorithm=fixmatch"], "not of fixmatch"),
+        (["--only", "skip", "--shares", "20,101"], "shares"),
     ],
 )
 def test_a_mistake_gets_two_lines_before_anything_is_measured(words, message, capsys):
