@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the checkout, whatever is installed
 README = ROOT / "README.md"
-PAGES = (README, ROOT / "docs" / "results.md")
+PAGES = (README, ROOT / "docs" / "results.md", ROOT / "docs" / "fast.md")
 RESULTS = ROOT / "tools" / "results"
 
 
@@ -94,6 +94,65 @@ def longtail() -> str:
 def cifar10() -> str:
     """Return the errors of the grid on real CIFAR-10."""
     return errors("cifar10-cpu", timed=False)
+
+
+def fast_recipe() -> str:
+    """Return the settings in which the fast recipe for CIFAR-10 differs from the paper's."""
+    from fastssl.config.resolve import flatten, load
+    from fastssl.config.schema import keys_that_may_differ
+
+    paper, fast = load("cifar10"), load("fast/cifar10")
+    before, now = ({**flatten(one.as_dict()), **one.config.averages()} for one in (paper, fast))
+    before["ratio"] = paper.algorithm.ratio
+    other = keys_that_may_differ("resume") | {"labels", "eval_every", "eval_every_late"}
+    changed = [key for key in now if key not in other and now[key] != before[key]]
+    head = ["key", "`cifar10`, as the paper", "`fast/cifar10`"]
+    return table(head, [[f"`{k}`", *(f"`{typed(v[k])}`" for v in (before, now))] for k in changed])
+
+
+def typed(value: Any) -> str:
+    """Return a value as the command line takes it."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def cifar10_grid() -> str:
+    """Return errors and times of the runs by the fast recipe, their plot, and what is missing."""
+    if not (RESULTS / "cifar10-grid.json").is_file():
+        return "No run is recorded yet."
+    found = record("cifar10-grid")
+    rows = [fast_row(row, found["differences"]) for row in found["results"]]
+    head = ["task", "algorithm", "error %", "best %", "seeds", "minus FixMatch", "minutes"]
+    parts = [table([*head, "minutes to FixMatch's final error", "images to it"], rows)]
+    parts.append("![Test error by minutes](images/cifar10-grid.svg)")
+    missing = [f"{len(names)} runs of `{name}`" for name, names in found["missing"].items()]
+    return "\n\n".join([*parts, *([f"Not run yet: {', '.join(missing)}."] if missing else [])])
+
+
+def fast_row(row: dict[str, Any], differences: list[dict[str, Any]]) -> list[str]:
+    """Return the line of a cell; differences are of the final errors with the same seeds."""
+    wanted = {"task": row["task"], "name": row["name"], "minus": row["baseline"]}
+    pairs = [pair for pair in differences if wanted.items() <= pair.items()]
+    minus = [f"{mean_std(pair['mean'], pair['std'], '+')} (n = {pair['n']})" for pair in pairs]
+    goal, best = row["to_fixmatch"], sum(row["best"]) / len(row["best"])
+    reached, images = "-", "-"
+    if goal:
+        count = len(row["seeds"])
+        part = "" if goal["seeds"] == count else f" ({goal['seeds']} of {count})"
+        reached, images = f"{goal['minutes']:.1f}{part}", f"{goal['images'] / 1e6:.2f} M"
+    error = mean_std(row["rate"], row["spread"])
+    texts = [
+        error,
+        f"{best:.2f}",
+        str(len(row["seeds"])),
+        *(minus or ["-"]),
+        f"{row['minutes']:.1f}",
+    ]
+    return [row["task"], shown(row["name"]), *texts, reached, images]
+
+
+def mean_std(mean: float, std: float | None, sign: str = "") -> str:
+    """Return a mean and, of several values, their standard deviation."""
+    return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")
 
 
 def by_labels(name: str) -> str:
@@ -173,6 +232,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "digits-averages": averages,
     "digits-longtail": longtail,
     "cifar10-cpu": cifar10,
+    "cifar10-grid": cifar10_grid,
+    "fast-recipe": fast_recipe,
     "probe": probe,
     "few-labels": few_labels,
 }
@@ -211,7 +272,18 @@ def configuration_page() -> str:
 This page is generated from `fastssl/config/schema.py`. A value is taken from the default, then the
 YAML file, then `key=value` on the command line; the last one wins. `fastssl config digits` prints
 the values of that configuration and where each comes from. The settings of an algorithm are typed
-as `algo.KEY=VALUE`; see [Algorithms](algorithms.md)."""
+as `algo.KEY=VALUE`; see [Algorithms](algorithms.md).
+
+A file writes the settings of its own algorithm under `algo`, and those of several, for whichever is
+chosen, under `algorithms`. With `base` it changes values of a shipped configuration:
+
+```yaml
+base: fast/cifar10
+steps: 8000
+algorithms:
+  fixmatch: {threshold: 0.9}
+  flexmatch: {threshold: 0.9}
+```"""
     return "\n".join([text, "", *setting_rows(RunConfig.model_fields, "")]) + "\n"
 
 
@@ -228,10 +300,7 @@ def setting_rows(fields: dict[str, Any], prefix: str) -> list[str]:
 
 def default_of(field: Any) -> str:
     """Return a default as the command line takes it."""
-    value = field.get_default(call_default_factory=True)
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return str(value) or "{}"
+    return typed(field.get_default(call_default_factory=True)) or "{}"
 
 
 def linked(text: str) -> str:

@@ -1,155 +1,287 @@
-"""Turn the runs of a sweep into one record, and draw its curves.
+"""Record the runs of a sweep, and draw their errors.
 
     fastssl sweep cifar10_cpu --jobs 2 --out runs/cifar10_cpu
     python tools/sweep_record.py runs/cifar10_cpu
 
-writes tools/results/cifar10-cpu.json and docs/images/cifar10-cpu.svg: the error of every algorithm
-by step, the mean over seeds within the range of the seeds. Runs made by another line than the
-one above: give it with --command.
+writes tools/results/cifar10-cpu.json and docs/images/cifar10-cpu.svg: an entry for every run, and
+from the entries the results of every algorithm, its differences from the others over the seeds they
+share, and its error by minutes, the mean over seeds within the range of the seeds. Runs made by
+another line than the one above: give it with --command.
+
+With --partial cells may be missing. Entries of earlier calls stay, so that run folders need not be
+kept; --record NAME adds the runs to the record of another sweep.
 """
 
 import argparse
 import json
 import statistics
 import sys
-from html import escape
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fastssl.algorithms import ALGORITHMS
+from fastssl.config.resolve import shipped_files
+from fastssl.config.schema import keys_that_may_differ
+from fastssl.errors import UserError
 from fastssl.profiling.measure import environment
-from fastssl.report.cells import Cell, group
-from fastssl.report.load import read_all
-from fastssl.report.plots import curve
-from fastssl.report.run_metrics import run_metrics
+from fastssl.report.cells import Cell, by_task, group
+from fastssl.report.compare import baseline, levels, reached
+from fastssl.report.load import Found, Run, read_all
+from fastssl.report.plots import curve, rounded
+from fastssl.report.records import MetricsLine, Summary
+from fastssl.report.run_metrics import run_metrics, stat
+from fastssl.sweep.cell_state import read_cells
+from tools.error_figure import draw
 
 RESULTS = Path(__file__).resolve().parent / "results"
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 380, 56, 150, 16, 44
+# Keys that are recorded although runs of one cell may differ in them. The others of these, such as
+# the store, are places on a machine or matters of logging.
+RECORDED = {"data", "labels", "algorithm", "seed", "split_seed", "threads", "loader_threads"}
+LEFT_OUT = keys_that_may_differ("cells") - RECORDED
+
+Entry = dict[str, Any]  # what is recorded of a run
 
 
 def main() -> None:
     """Write the record and the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, help="folder of a sweep")
-    parser.add_argument("--command", help="what made the runs; default: the line above")
+    parser.add_argument("--partial", action="store_true", help="record the runs that are finished")
+    parser.add_argument("--record", help="name of the record; default: that of the folder")
+    parser.add_argument("--command", help="what made the runs; default: the sweep's line")
     given = parser.parse_args()
     folder = given.runs
-    found = read_all([folder])
-    unfinished = [run.name for run in found.runs if not run.complete]
-    if unfinished or found.missing or found.problems:
-        sys.exit(f"not all cells are done: {unfinished or found.missing or found.problems}")
-    cells = group(found.runs)
-    name = folder.name.replace("_", "-")
-    record = {
+    name = given.record or folder.name.replace("_", "-")
+    try:
+        found = read_all([folder])
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    listed = {cell.name for cell in read_cells(folder)}
+    # A cell that was trained again in a new folder is listed by that folder alone.
+    runs = [run for run in found.runs if not listed or run.path.name in listed]
+    done = [run for run in runs if run.complete and run.evals]
+    if not given.partial:
+        check_whole(found, done, runs)
+    file = RESULTS / f"{name}.json"
+    before = json.loads(file.read_text()) if file.is_file() else {}
+    entries = merge(earlier_entries(before), [entry(run) for run in done], file.name)
+    if not entries:
+        fail(f"no run in {folder} is finished", "wait for the first one")
+    missing = sorted((listed | {run.path.name for run in runs}) - {one["run"] for one in entries})
+    line = f"fastssl sweep {typed(folder.name)} --jobs 2 --out runs/{folder.name}"
+    record = make_record(name, entries, before, {folder.name: missing}, given.command or line)
+    file.write_text(json.dumps(record, indent=1) + "\n")
+    (IMAGES / f"{name}.svg").write_text(draw(record["results"]))
+    print(f"{file.name}: {len(entries)} runs, {len(done)} of them in {folder}")
+    for problem in found.problems:
+        print(problem)
+    if missing:
+        print(f"missing of {folder.name}: {', '.join(missing)}")
+
+
+def fail(what: str, fix: str) -> NoReturn:
+    """Exit with two lines: what is wrong, and what to do."""
+    sys.exit(f"error: {what}\n  fix: {fix}")
+
+
+def check_whole(found: Found, done: list[Run], runs: list[Run]) -> None:
+    """Exit unless all cells are done, by one commit."""
+    unfinished = [run.name for run in [*runs, *found.missing] if run not in done]
+    if unfinished or found.problems:
+        names = ", ".join([*unfinished, *found.problems])
+        fail(f"not all cells are done: {names}", "finish the sweep, or add --partial")
+    commits = {str(run.environment.get("commit")) for run in done}
+    if len(commits) > 1:
+        fail(f"the runs are of several commits: {', '.join(sorted(commits))}", "add --partial")
+
+
+def typed(name: str) -> str:
+    """Return how a sweep is named on the command line, by the name of its folder."""
+    names = [known for known in shipped_files(sweeps=True) if known.split("/")[-1] == name]
+    return names[0].removeprefix("paper/") if names else name
+
+
+def entry(run: Run) -> Entry:
+    """Return what is recorded of a run."""
+    commit = str(run.environment.get("commit") or "")
+    if not commit:
+        fail(
+            f"{run.name} does not say which commit made it",
+            "train from a checkout of the repository",
+        )
+    metrics, last = run_metrics(run), run.recent[-1] if run.recent else MetricsLine(step=0)
+    evals = [line for line in run.evals if line.error is not None and line.seconds is not None]
+    made = {
+        "run": run.path.name,
+        "settings": {key: run.config[key] for key in sorted(run.config.keys() - LEFT_OUT)},
+        "commit": commit,
+        "machine": run.environment.get("processor"),
+        "cores": run.environment.get("cores"),
+        "load_1m": run.environment.get("load_1m"),
+        "inputs": run.inputs,
+        "steps": run.steps,
+        "images": images_seen(run.config, run.steps),
+        "ms_per_step": rounded(1000 * (run.summary.seconds_per_step or 0.0)),
+        "final_error": round(metrics["last_error"], 4),
+        "best_error": round(metrics["best_error"], 4),
+        "trusted": last.trusted and rounded(last.trusted),
+        "pseudo_label_accuracy": last.pseudo_accuracy and rounded(last.pseudo_accuracy),
+        "evaluations": {
+            "step": [line.step for line in evals],
+            "minutes": [round((line.seconds or 0.0) / 60, 4) for line in evals],
+            "error": [round(line.error or 0.0, 4) for line in evals],
+        },
+    }
+    if any(line.validation_error is not None for line in evals):
+        made["evaluations"]["validation_error"] = [line.validation_error for line in evals]
+    found: Entry = json.loads(json.dumps(made))  # as it will be read from the record
+    return found
+
+
+def images_seen(config: dict[str, Any], step: float) -> int | None:
+    """Return the labeled and unlabeled images that a run has seen after a step."""
+    if config["algorithm"] not in ALGORITHMS:
+        return None
+    algorithm = ALGORITHMS[config["algorithm"]]
+    ratio = (config["ratio"] or algorithm.ratio) if algorithm.unlabeled else 0
+    later = max(0, step - config["supervised_steps"])
+    return round(config["batch"] * (step + ratio * later))
+
+
+def earlier_entries(record: dict[str, Any]) -> list[Entry]:
+    """Return the entries of a record, each with all of its settings."""
+    shared = record.get("settings", {})
+    return [
+        {**one, "settings": dict(sorted((shared | one["settings"]).items()))}
+        for one in record.get("runs", [])
+    ]
+
+
+def merge(earlier: list[Entry], new: list[Entry], file: str) -> list[Entry]:
+    """Return all entries in the order of their names; none is replaced by another one."""
+    found = {one["run"]: one for one in earlier}
+    for one in new:
+        known = found.setdefault(one["run"], one)
+        # A later version of the code may know more settings.
+        both = known["settings"].keys() & one["settings"].keys()
+        here, there = ({**e, "settings": {k: e["settings"][k] for k in both}} for e in (one, known))
+        changed = [key for key in here if here[key] != there.get(key)]
+        if changed:
+            fail(
+                f"{one['run']} is in {file} with another {', '.join(changed)}",
+                "remove its entry there, or name another record with --record",
+            )
+    return [found[name] for name in sorted(found)]
+
+
+def make_record(
+    name: str,
+    entries: list[Entry],
+    before: dict[str, Any],
+    missing: dict[str, list[str]],
+    command: str,
+) -> dict[str, Any]:
+    """Return the record: entries, and what is computed from nothing but them."""
+    tasks = by_task(group([as_run(one) for one in entries]))
+    first = entries[0]["settings"].items()
+    shared = {k: v for k, v in first if all(one["settings"].get(k, ()) == v for one in entries)}
+    own = [{k: v for k, v in one["settings"].items() if k not in shared} for one in entries]
+    earlier = before["environment"]["command"].split(" && ") if "runs" in before else []
+    missing, known = {**before.get("missing", {}), **missing}, {one["run"] for one in entries}
+    left = {k: [one for one in names if one not in known] for k, names in missing.items()}
+    return {
         "what": name,
         "environment": {
             **environment(),
-            "command": given.command
-            or f"fastssl sweep {folder.name} --jobs 2 --out runs/{folder.name}",
-            "commit": one_commit(cells),
+            "command": " && ".join(dict.fromkeys([*earlier, command])),
+            "commit": ", ".join(sorted({one["commit"] for one in entries})),
         },
-        "settings": settings(cells),
-        "results": [result(cell) for cell in cells],
+        "settings": shared,
+        "missing": {k: names for k, names in left.items() if names},
+        "results": [result(cell, members) for members in tasks.values() for cell in members],
+        "differences": [row for members in tasks.values() for row in differences(members)],
         "ratio": {},
+        "runs": [{**one, "settings": part} for one, part in zip(entries, own, strict=True)],
     }
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    (IMAGES / f"{name}.svg").write_text(draw(record["results"]))
 
 
-def one_commit(cells: list[Cell]) -> str:
-    """Return the commit that all runs were made by."""
-    commits = {str(run.environment.get("commit") or "") for cell in cells for run in cell.runs}
-    if "" in commits:
-        sys.exit("a run does not say which commit made it: train from a checkout of the repository")
-    if len(commits) != 1:
-        sys.exit(f"the runs are of several commits: {sorted(commits)}")
-    return commits.pop()
+def as_run(one: Entry) -> Run:
+    """Return a run as `fastssl report` reads it from its folder, as far as it is recorded."""
+    table = {name: list(column) for name, column in one["evaluations"].items()}
+    table["seconds"] = [60 * minutes for minutes in table.pop("minutes")]
+    rows = zip(*table.values(), strict=True)
+    evals = [MetricsLine.model_validate(dict(zip(table, row, strict=True))) for row in rows]
+    summary = Summary(seconds_per_step=one["ms_per_step"] / 1000)
+    path, settings, inputs = Path(one["run"]), dict(one["settings"]), one["inputs"]
+    return Run(path, path.name, settings, "finished", summary, inputs=inputs, evals=evals)
 
 
-def settings(cells: list[Cell]) -> dict[str, Any]:
-    """Return the keys that all runs share and that decide the figures."""
-    keys = ("data", "labels", "image_size", "model", "steps", "batch", "ratio", "ema")
-    first = cells[0].runs[0].config
-    return {key: first[key] for key in (*keys, "bn_momentum", "threads")}
+def seed(run: Run) -> int:
+    """Return the seed of a run."""
+    return int(run.config["seed"])
 
 
-def result(cell: Cell) -> dict[str, Any]:
-    """Put the seeds of one cell into one line."""
-    runs = sorted(cell.runs, key=lambda run: int(run.config["seed"]))
-    measured = [run_metrics(run) for run in runs]
-    best = [round(row["best_error"], 4) for row in measured]
-    line = curve(cell, "evals", "error")
-    assert line is not None
+def result(cell: Cell, members: list[Cell]) -> dict[str, Any]:
+    """Return the line of a cell, over its seeds; `members` are the cells of its task."""
+    runs = sorted(cell.used, key=seed)
+    rows = [run_metrics(run) for run in runs]
+    final, line, base = cell.stat("last_error"), curve(cell, "evals", "error"), baseline(members)
+    assert final is not None and line is not None, "only runs with an evaluation are recorded"
+    line["minutes"] = [round(seconds / 60, 3) for seconds in line["t"]]
     return {
         "name": cell.name,
+        "task": cell.task,
         "algo": {key.removeprefix("algo."): value for key, value in cell.unusual.items()},
-        "rate": statistics.median(best),
-        "unit": "% error, best, median over seeds",
-        "spread": round(max(best) - min(best), 4),
-        "best": best,
-        "median_of_last_20": [round(row["median_error"], 4) for row in measured],
-        "seconds_per_step": statistics.median(run.summary.seconds_per_step or 0.0 for run in runs),
-        "curve": {key: line[key] for key in ("x", "y", "lo", "hi") if key in line},
+        "rate": round(final.mean, 4),
+        "unit": "% error at the end, mean over seeds",
+        "spread": final.std and round(final.std, 4),
+        "seeds": [seed(run) for run in runs],
+        "final": [row["last_error"] for row in rows],
+        "best": [row["best_error"] for row in rows],
+        "median_of_last_20": [round(row["median_error"], 4) for row in rows],
+        "minutes": rounded(statistics.fmean(row["seconds"] for row in rows) / 60),
+        "seconds_per_step": statistics.median(row["seconds_per_step"] for row in rows),
+        "baseline": base and base.name,
+        "to_fixmatch": to_fixmatch(cell, members),
+        "curve": {key: line[key] for key in ("x", "minutes", "y", "lo", "hi") if key in line},
     }
 
 
-def draw(results: list[dict[str, Any]]) -> str:
-    """Draw the curves as SVG: readable on white and on black, with names at their ends."""
-    steps = max(result["curve"]["x"][-1] for result in results)
-    values = [y for r in results for key in ("y", "lo", "hi") for y in r["curve"].get(key, [])]
-    low, high = 5 * (min(values) // 5), 5 * (max(values) // 5 + 1)
-
-    def x(step: float) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * step / steps, 1)
-
-    def y(error: float) -> float:
-        return round(TOP + (HEIGHT - TOP - BOTTOM) * (high - error) / (high - low), 1)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-    ]
-    for error in range(int(low), int(high) + 1, 10 if high - low > 30 else 5):
-        parts.append(f'<path d="M{LEFT} {y(error)}H{WIDTH - RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y(error) + 4}" text-anchor="end">{error}</text>')
-    for part in range(5):
-        step = steps * part // 4
-        place = HEIGHT - BOTTOM + 18
-        parts.append(f'<text x="{x(step)}" y="{place}" text-anchor="middle">{step:,}</text>')
-    parts.append(f'<text x="{x(steps / 2)}" y="{HEIGHT - 8}" text-anchor="middle">step</text>')
-    middle = (TOP + HEIGHT - BOTTOM) / 2
-    parts.append(
-        f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">'
-        "test error, %</text>"
-    )
-    parts += curves(results, x, y)
-    return "\n".join([*parts, "</svg>"]) + "\n"
+def to_fixmatch(cell: Cell, members: list[Cell]) -> dict[str, Any] | None:
+    """Return what a cell takes until FixMatch's final accuracy, over the seeds that reach it."""
+    level = next((level for level in levels(members) if level.steps), None)
+    steps, time = reached(cell, level.accuracy) if level else (None, None)
+    if level is None or steps is None or time is None:
+        return None
+    return {
+        "error": round(100 - level.accuracy, 4),
+        "steps": round(steps.mean, 1),
+        "minutes": rounded(time.mean / 60),
+        "images": images_seen(cell.used[0].config, steps.mean),
+        "seeds": steps.n,
+    }
 
 
-def curves(results: list[dict[str, Any]], x: Any, y: Any) -> list[str]:
-    """Draw bands, lines and names; names that would touch are moved apart."""
-    parts, taken = [], -100.0
-    ordered = sorted(results, key=lambda result: -float(result["curve"]["y"][-1]))
-    for place, result in enumerate(ordered):
-        line, colour = result["curve"], COLOURS[place % len(COLOURS)]
-        if "lo" in line:
-            there = [f"{x(s)} {y(v)}" for s, v in zip(line["x"], line["hi"], strict=True)]
-            back = [f"{x(s)} {y(v)}" for s, v in zip(line["x"], line["lo"], strict=True)]
-            path = "M" + "L".join([*there, *reversed(back)]) + "Z"
-            parts.append(f'<path d="{path}" fill="{colour}" opacity="0.15"/>')
-        path = "M" + "L".join(f"{x(s)} {y(v)}" for s, v in zip(line["x"], line["y"], strict=True))
-        parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        taken = max(taken + 15, y(line["y"][-1]) + 4)
-        name = escape(result["name"].split()[0])
-        parts.append(
-            f'<text x="{WIDTH - RIGHT + 8}" y="{taken}" fill="{colour}">'
-            f"{name} {line['y'][-1]:.1f}</text>"
-        )
-    return parts
+def differences(members: list[Cell]) -> list[dict[str, Any]]:
+    """Return how the final errors of cells differ, seed by seed; FixMatch's is subtracted."""
+    base = baseline(members)
+    errors = {
+        cell.name: {seed(run): run.evals[-1].error or 0.0 for run in cell.used}
+        for cell in sorted(members, key=lambda cell: cell is base)
+    }
+    found = []
+    for (name, ours), (other, theirs) in combinations(errors.items(), 2):
+        seeds = sorted(ours.keys() & theirs.keys())
+        value = stat(ours[one] - theirs[one] for one in seeds)
+        if value:
+            row = {"task": members[0].task, "name": name, "minus": other, "seeds": seeds}
+            std = value.std and round(value.std, 4)
+            found.append({**row, "mean": round(value.mean, 4), "std": std, "n": value.n})
+    return found
 
 
 if __name__ == "__main__":

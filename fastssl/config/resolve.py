@@ -1,11 +1,12 @@
 """From a name or file and `key=value` overrides to one checked configuration.
 
-Later wins: default, then the file, then the overrides.
+Later wins: default, then the file's `base` if it names one, then the file, then the overrides.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from fastssl import plugins
 from fastssl.algorithms import ALGORITHMS, find_algorithm
 from fastssl.config import renamed
-from fastssl.config.messages import Problem, describe, nearest, raise_all
+from fastssl.config.messages import Problem, brief, describe, nearest, raise_all
 from fastssl.config.schema import RunConfig
 from fastssl.config.yaml_files import parse_yaml, read_yaml
 from fastssl.errors import ConfigError, UserError
@@ -31,6 +32,8 @@ CONFIG = "config.yaml"  # of a run folder
 RUN_FILES = ("environment.json", "checkpoints", "summary.json", "metrics.jsonl")  # the others
 MANY = 30  # keys in one file
 ALGORITHM_SECTION = "algorithms"  # of a file: settings for whichever algorithm is chosen
+BASE = "base"  # of a file: the shipped configuration whose values it changes
+SWEEP = re.compile(r"^(grid|cells):", re.MULTILINE)  # in the file of a sweep; see sweep/grid.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def load(
     check_code(chosen, path, of_a_run=of_a_run, trust_code=trust_code)
     written_by_us = path.name == CONFIG and in_run_folder(path)
     problems = renamed.old_names(given if written_by_us else {**file, **given})
-    values, origins = combine(renamed.translate(file), renamed.translate(given), path.name)
+    values, origins = combine(layers(path.name, renamed.translate(file)), renamed.translate(given))
     algorithm = values["algorithm"]
     if complete and values.get("data") == "own" and values.get("store") is None:
         fix = "type store=FOLDER; `fastssl convert` makes one"
@@ -110,23 +113,44 @@ def in_run_folder(path: Path) -> bool:
     return any((folder / name).exists() for folder in near + far for name in RUN_FILES)
 
 
+def layers(name: str, file: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the names and flat keys of a file and of what it is based on, the file last."""
+    if BASE not in file:
+        return [(name, file)]
+    base, known = file[BASE], shipped_files(sweeps=False)
+    if not isinstance(base, str) or base not in known:
+        raise ConfigError(
+            f"base is {brief(base)}{nearest(base, list(known))}; expected the name of a shipped "
+            "configuration",
+            "type `fastssl list configs`",
+        )
+    path = known[base]
+    return [*layers(path.name, flatten(read_yaml(path))), (name, file)]
+
+
 def combine(
-    file: dict[str, Any], given: dict[str, Any], name: str
+    files: list[tuple[str, dict[str, Any]]], given: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Lay flat overrides over the flat keys of a file; return nested values and their origins."""
-    file = dict(file)
-    sections = file.pop(ALGORITHM_SECTION, None)
+    """Lay flat overrides over the flat keys of files; return nested values and their origins."""
     default = RunConfig.model_fields["algorithm"].default
-    algorithm = given.get("algorithm", file.get("algorithm", default))
-    # Settings in the file belong to the file's algorithm; another one chosen on the command line
-    # must not inherit them.
-    if algorithm != file.get("algorithm", algorithm):
-        file = {key: value for key, value in file.items() if key.split(".")[0] != "algo"}
-    section = sections.get(registered_name(algorithm)) if isinstance(sections, dict) else None
-    section = flatten({"algo": section}) if isinstance(section, dict) else {}
-    origins = dict.fromkeys(section, f"{name} ({ALGORITHM_SECTION})")
-    origins |= dict.fromkeys(file, name) | dict.fromkeys(given, "command line")
-    return nest({**section, **file, "algorithm": algorithm, **given}), origins
+    names = [keys["algorithm"] for _, keys in files if "algorithm" in keys]
+    algorithm = given.get("algorithm", names[-1] if names else default)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name, keys in files:
+        sections = keys.get(ALGORITHM_SECTION)
+        section = sections.get(registered_name(algorithm)) if isinstance(sections, dict) else None
+        section = flatten({"algo": section}) if isinstance(section, dict) else {}
+        own = {key: value for key, value in keys.items() if key not in (ALGORITHM_SECTION, BASE)}
+        # Settings in the file belong to the file's algorithm; another one chosen elsewhere must
+        # not inherit them.
+        if algorithm != keys.get("algorithm", algorithm):
+            own = {key: value for key, value in own.items() if key.split(".")[0] != "algo"}
+        values |= section | own
+        origins |= dict.fromkeys(section, f"{name} ({ALGORITHM_SECTION})")
+        origins |= dict.fromkeys(own, name)
+    origins |= dict.fromkeys(given, "command line")
+    return nest({**values, "algorithm": algorithm, **given}), origins
 
 
 def registered_name(algorithm: Any) -> str:
@@ -164,6 +188,8 @@ def find(name: str) -> Path:
             f"{name!r} stands in the place of the configuration's name",
             f"type the name first, then the overrides: digits {name}",
         )
+    if name in shipped_files(sweeps=True):
+        raise ConfigError(f"{name} is a sweep, not a configuration", f"type `fastssl sweep {name}`")
     names = available()
     hint = nearest(name, names) or f"; there are: {', '.join(names)}"
     raise ConfigError(
@@ -173,9 +199,17 @@ def find(name: str) -> Path:
 
 
 def available() -> list[str]:
-    """Return the names of the configurations that ship with fastssl; paper/ holds sweeps."""
-    found = [path for folder in ("", "fast/", "usb/") for path in FOLDER.glob(f"{folder}*.yaml")]
-    return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in found)
+    """Return the names of the configurations that ship with fastssl."""
+    return list(shipped_files(sweeps=False))
+
+
+def shipped_files(*, sweeps: bool) -> dict[str, Path]:
+    """Return the YAML files that ship with fastssl by name: the sweeps, or the configurations."""
+    return {
+        path.relative_to(FOLDER).with_suffix("").as_posix(): path
+        for path in sorted(FOLDER.glob("**/*.yaml"))
+        if bool(SWEEP.search(path.read_text(encoding="utf-8"))) == sweeps
+    }
 
 
 def parse_overrides(overrides: list[str]) -> dict[str, Any]:

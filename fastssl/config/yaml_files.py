@@ -12,6 +12,7 @@ import yaml
 from fastssl.errors import ConfigError, UserError
 
 LARGEST = 2**16  # bytes of a file; YAML is parsed at seconds per megabyte
+MERGE = "tag:yaml.org,2002:merge"  # of the key <<
 LARGEST_EXPANDED = 2**18  # characters and values once every alias is written out
 
 
@@ -19,7 +20,8 @@ class _Loader(yaml.SafeLoader):
     """The safe loader, which also refuses a key that occurs twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        own = [key for key, _ in node.value if key.tag != MERGE]
+        keys = [self.construct_object(key, deep=True) for key in own]  # type: ignore[no-untyped-call]
         twice = {str(key) for key, count in Counter(keys).items() if count > 1}
         if twice:
             raise yaml.constructor.ConstructorError(

@@ -43,10 +43,20 @@ def differs(ours: Stat, paper: PublishedResult, metric: str) -> str:
     return "better" if higher == (metric in HIGHER_IS_BETTER) else "worse"
 
 
+def baseline(cells: list[Cell]) -> Cell | None:
+    """Return FixMatch among the cells of a task: with the usual settings, or the only one.
+
+    Settings are usual among all tasks of a report, and one task may need others.
+    """
+    found = [cell for cell in cells if cell.algorithm == FIXMATCH and cell.used]
+    usual = [cell for cell in found if not cell.settings]
+    return next(iter(usual), found[0] if len(found) == 1 else None)
+
+
 def levels(cells: list[Cell]) -> list[Level]:
     """Return FixMatch's final accuracy, then the round accuracies that any cell reached."""
     found = []
-    base = next((cell for cell in cells if cell.name == FIXMATCH), None)
+    base = baseline(cells)
     final = base.stat("last_error") if base else None
     if base and final:
         length = statistics.fmean(run.steps for run in base.used)

@@ -8,8 +8,8 @@ import json
 import re
 from typing import Any
 
-from fastssl.report.cells import Cell
-from fastssl.report.compare import FIXMATCH, levels, published_result, reached, reduction
+from fastssl.report.cells import Cell, by_task
+from fastssl.report.compare import baseline, levels, published_result, reached, reduction
 from fastssl.report.content import Content
 from fastssl.report.run_metrics import run_metrics
 from fastssl.report.tables import Entry, compared
@@ -21,8 +21,8 @@ MEANS += ["auc", "ece", "seconds", "step_seconds", "images_per_s", "data_wait"]
 
 def rows(content: Content) -> list[dict[str, Any]]:
     """Return one flat row for each cell: the content of CSV and JSON."""
-    bases = {cell.task: cell for cell in content.cells if cell.name == FIXMATCH}
-    return [row(cell, bases.get(cell.task)) for cell in content.cells if cell.runs]
+    bases = {task: baseline(cells) for task, cells in by_task(content.cells).items()}
+    return [row(cell, bases[cell.task]) for cell in content.cells if cell.runs]
 
 
 def row(cell: Cell, base: Cell | None) -> dict[str, Any]:

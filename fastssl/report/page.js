@@ -115,7 +115,8 @@
         this.rule(box.left, this.py(y), box.right, this.py(y));
         this.write(box.left - 8, this.py(y) + 4, plain(y), "end");
       }
-      for (const x of ticks(0, end, this.width / 130)) {
+      const unit = this.axis === "x" ? 1 : 60; // times have their ticks at round minutes
+      for (const x of ticks(0, end / unit, this.width / 130).map((tick) => tick * unit)) {
         this.rule(this.px(x), box.bottom, this.px(x), box.bottom + 5);
         this.write(this.px(x), box.bottom + 18, this.axis === "x" ? plain(x) : clock(x), "middle");
       }

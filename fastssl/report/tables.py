@@ -147,17 +147,17 @@ def convergence_entries(level: compare.Level, cell: Cell) -> list[Entry]:
 
 def reduction_table(cells: list[Cell]) -> Table:
     """Return by how much the error of each algorithm is below FixMatch's."""
-    bases = {cell.task: cell for cell in cells if cell.name == compare.FIXMATCH}
-    cells = [cell for cell in cells if cell.task in bases]
+    bases = {task: compare.baseline(members) for task, members in by_task(cells).items()}
+    cells = [cell for cell in cells if bases[cell.task] and bases[cell.task] is not cell]
 
     def entry(cell: Cell | None) -> Entry:
-        value = compare.reduction(cell, bases.get(cell.task)) if cell else None
+        value = compare.reduction(cell, bases[cell.task]) if cell else None
         if cell is None or value is None:
             return Entry("")
         claim = published.claim("relative_reduction", cell.name, cell.data, cell.labels)
         return Entry(f"{value:.1f}", f"paper {claim:.2f}" if claim else "")
 
-    rows = pivot([cell.name for cell in cells if cell.name != compare.FIXMATCH], cells, entry)
+    rows = pivot([cell.name for cell in cells], cells, entry)
     shown = [row for row in rows if any(entry.text for entry in row[1:])]
     return make_table("reduction", ["algorithm", *by_task(cells)], shown)
 

@@ -28,7 +28,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from fastssl import plugins
 from fastssl.config.messages import describe, nearest
-from fastssl.config.resolve import FOLDER, ResolvedConfig, check_code, find, load, parse_overrides
+from fastssl.config.resolve import (
+    ResolvedConfig,
+    check_code,
+    find,
+    load,
+    parse_overrides,
+    shipped_files,
+)
 from fastssl.config.yaml_files import read_yaml
 from fastssl.errors import ConfigError
 
@@ -77,11 +84,12 @@ def find_sweep(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    shipped = {p.stem: p for p in sorted((FOLDER / "paper").glob("*.yaml"))}
-    stem = name.removeprefix("paper/").removesuffix(".yaml")
-    if stem in shipped:
-        return shipped[stem]
-    hint = nearest(stem, list(shipped)) or f"; there are: {', '.join(shipped)}"
+    files = shipped_files(sweeps=True).items()
+    shipped = {known.removeprefix("paper/"): file for known, file in files}
+    short = name.removeprefix("paper/").removesuffix(".yaml")
+    if short in shipped:
+        return shipped[short]
+    hint = nearest(short, list(shipped)) or f"; there are: {', '.join(shipped)}"
     raise ConfigError(f"no sweep is named {name!r}{hint}", "give the path of a YAML file")
 
 

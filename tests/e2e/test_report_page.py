@@ -284,6 +284,7 @@ def test_the_odd_cases_open_too(tmp_path):
         assert evil in driver.find_element("css selector", "#best-error").text
         check_sticky(driver)
         check_names(driver, "own, 40 labels")
+        check_minutes(driver)
 
 
 def check_sticky(driver) -> None:
@@ -307,6 +308,15 @@ def check_names(driver, task: str) -> None:
     texts = [text.text for text in plot.find_elements("css selector", "svg text")]
     assert texts.count("dog") == 2 and texts.count("a cat of…") == 2
     assert texts.count("96") == 3 and texts.count("2") == 6  # of 94 images
+
+
+def check_minutes(driver) -> None:
+    """The axis of times has its ticks at round minutes."""
+    plot = driver.find_element("css selector", "#accuracy")
+    plot.find_element("css selector", "button.axis").click()
+    texts = [text.text for text in plot.find_elements("css selector", "svg text")]
+    times = [text for text in texts if ":" in text]
+    assert times == ["0:00", "1:00"]  # of runs of 100 seconds, on a narrow screen
 
 
 @needs_chromium

@@ -9,6 +9,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = sorted((ROOT / "tools" / "results").glob("*.json"))
+# Of each run of a record that has its runs.
+RUN = {
+    "run",
+    "settings",
+    "commit",
+    "machine",
+    "inputs",
+    "steps",
+    "images",
+    "ms_per_step",
+    "trusted",
+}
+RUN |= {"final_error", "best_error", "pseudo_label_accuracy", "evaluations"}
+RUN_SETTINGS = {"data", "labels", "algorithm", "seed", "threads", "steps"}
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
@@ -19,10 +33,17 @@ def test_a_record_can_be_made_again_by_what_it_says(path):
     for key in ("command", "commit", "date", "machine", "cores", "versions", "load_1m"):
         assert key in place, key
     assert place["versions"]["torch"] and place["commit"]
-    typed = f"{place['command']} {json.dumps(record.get('settings'))}"
+    made = [record.get("settings"), record.get("runs")]
+    typed = f"{place['command']} {json.dumps(made)}"
     assert not re.search(r"(^|[\s=\"])/", typed), "a path of a machine"
     for result in record["results"]:
         assert {"name", "rate", "unit", "spread"} <= result.keys(), result.get("name")
+    for run in record.get("runs", []):
+        assert run.keys() >= RUN and run["commit"] and run["machine"], run.get("run")
+        assert {**record["settings"], **run["settings"]}.keys() >= RUN_SETTINGS, run["run"]
+        steps, minutes, errors = (run["evaluations"][key] for key in ("step", "minutes", "error"))
+        assert len(steps) == len(minutes) == len(errors) and errors[-1] == run["final_error"]
+        assert run["best_error"] in errors and steps == sorted(steps)
 
 
 def tool(name):
@@ -54,5 +75,6 @@ def test_figures_are_drawn_from_their_records():
     for figure in drawn:
         record = ROOT / "tools" / "results" / f"{figure.stem}.json"
         results = json.loads(record.read_text())["results"]
-        assert tool("sweep_record").draw(results) == figure.read_text(), figure.name
-        assert f"images/{figure.name}" in (ROOT / "docs" / "results.md").read_text()
+        assert tool("error_figure").draw(results) == figure.read_text(), figure.name
+        pages = (page.read_text() for page in tool("readme_tables").PAGES)
+        assert any(f"images/{figure.name}" in text for text in pages), figure.name

@@ -3,8 +3,9 @@
 import pytest
 import yaml
 
+from fastssl.algorithms import ALGORITHMS
 from fastssl.cli.listing import configuration
-from fastssl.config.resolve import available, flatten, load, saved_values
+from fastssl.config.resolve import available, find, flatten, load, saved_values, shipped_files
 from fastssl.config.schema import RunConfig, keys_that_may_differ
 from fastssl.errors import ConfigError
 from pipelines.readers import READERS
@@ -138,16 +139,86 @@ def test_the_papers_settings():
 
 @pytest.mark.parametrize("name", available())
 def test_a_shipped_configuration_loads_and_repeats_no_default(name):
-    from fastssl.config.resolve import find
-
     given = yaml.safe_load(find(name).read_text())
     if "timm:" in given.get("model", ""):
         pytest.importorskip("timm")
-    resolved = load(name, ["store=somewhere"] if given["data"] == "own" else [])
-    given.pop("algorithms", None)
-    fields = type(resolved.config).model_fields
-    repeated = {k for k, v in given.items() if k != "data" and fields[k].default == v}
-    assert not repeated
+    load(name, ["store=somewhere"] if given["data"] == "own" else [])
+    sections = given.pop("algorithms", {})
+    assert sections.keys() <= set(ALGORITHMS)
+    base = given.pop("base", None)
+    defaults = {key: field.default for key, field in RunConfig.model_fields.items()}
+    below = load(base).as_dict() if base else defaults
+    assert not {key for key, value in given.items() if key != "data" and below[key] == value}
+
+
+def test_a_file_changes_the_values_of_its_base(tmp_path):
+    file = tmp_path / "mine.yaml"
+    text = "base: fast/svhn\nsteps: 500\nalgorithms: {fixmatch: {threshold: 0.9}}\n"
+    file.write_text(text)
+    resolved = load(file, ["algorithm=fixmatch", "lr=0.1"])
+    config, algo = resolved.config, resolved.settings
+    below = load("fast/cifar10")
+    assert (config.data, config.steps, config.lr) == ("svhn", 500, 0.1)
+    assert config.batch == below.config.batch != type(config)().batch
+    # Own settings over those of svhn.yaml, over those of cifar10.yaml.
+    assert (algo.threshold, algo.alignment) == (0.9, False)
+    assert algo.slots == below.settings.slots > 0
+    origins = {row["key"]: row["from"] for row in configuration(resolved)}
+    names = ("lr", "steps", "data", "batch", "momentum")
+    files = ["command line", "mine.yaml", "svhn.yaml", "cifar10.yaml", "default"]
+    assert [origins[key] for key in names] == files
+    assert origins["algo.threshold"] == "mine.yaml (algorithms)"
+    assert origins["algo.alignment"] == "svhn.yaml (algorithms)"
+    file.write_text(text + "algorithm: uda\nalgo: {temperature: 0.4}\n")
+    assert load(file).settings.temperature == 0.4
+    assert load(file, ["algorithm=fixmatch"]).settings.threshold == 0.9
+
+
+@pytest.mark.parametrize("base", ["fast/cifar11", "fast/cifar10_grid", "[digits]", "3", "null"])
+def test_a_base_that_does_not_ship_is_refused(base, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"base: {base}\ndata: digits\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2 and lines[0].startswith("base is ") and "list configs" in lines[1]
+
+
+def test_a_base_is_the_shipped_one_whatever_the_working_folder_holds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "fast" / "cifar10"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("data: digits\n")
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: fast/cifar10\n")
+    assert load(file).config.data == "cifar10"
+
+
+def test_the_fast_recipe_is_the_same_for_every_algorithm_that_has_its_settings():
+    recipe = load("fast/cifar10").as_dict()
+    algo = recipe.pop("algo")
+    shared = {"unlabeled_weight", "forward", "slots", "pseudo_labels", "alignment"}
+    shared |= {"alignment_decay", "warmup", "floor", "range"}
+    hard = {"pseudolabel", "flexpl", "uda", "flexuda", "fixmatch", "flexmatch", "freematch"}
+    for name in ALGORITHMS:
+        values = load("fast/cifar10", {"algorithm": name}).as_dict()
+        own = values.pop("algo")
+        assert values == {**recipe, "algorithm": name}
+        if name in hard:
+            expected = {key: algo[key] for key in shared & own.keys()}
+            assert {key: own[key] for key in expected} == expected
+    soft = load("fast/cifar10", {"algorithm": "softmatch"}).settings
+    assert (soft.forward, soft.pseudo_labels) == ("split", "teacher")
+
+
+def test_sweeps_and_configurations_are_kept_apart():
+    sweeps, configs = shipped_files(sweeps=True), set(available())
+    assert {"paper/table1", "fast/cifar10_grid"} <= sweeps.keys()
+    assert {"digits", "usb/stl10", "fast/cifar10", "fast/stl10"} <= configs
+    assert not configs & sweeps.keys()
+    with pytest.raises(ConfigError, match="is a sweep") as caught:
+        load("fast/cifar10_grid")
+    assert "fastssl sweep fast/cifar10_grid" in caught.value.fix
 
 
 def bomb(key, kind="[{0}]", levels=9):

@@ -50,6 +50,19 @@ def test_a_few_aliases_are_fine(tmp_path):
     assert load(path).config.weight_decay == 0.1
 
 
+def test_a_merged_mapping_gives_way_to_the_keys_beside_it(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "a: &a {x: 1, y: 2}\nb: &b {x: 3, z: 4}\nc: &c {<<: [*a, *b], y: 5}\nd: {<<: *c, w: 6}\n"
+    )
+    found = read_yaml(path)
+    assert found["c"] == {"x": 1, "y": 5, "z": 4} and found["d"] == {**found["c"], "w": 6}
+    assert found["a"] == {"x": 1, "y": 2}
+    path.write_text("a: &a {x: 1}\nb: {<<: *a, y: 2, y: 3}\n")
+    with pytest.raises(ConfigError, match="y occurs twice"):
+        read_yaml(path)
+
+
 def test_the_size_is_bounded_whatever_stat_says(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("#" * LARGEST)

@@ -86,6 +86,69 @@ def test_convergence_shows_steps_time_and_the_share_of_fixmatch(tmp_path):
     assert line.startswith(f"| flexmatch | {steps:,.0f} (0:{steps / 10:02.0f}) | {share} |")
 
 
+def write_fast_grid(root, changes=None):
+    """Write runs of four algorithms by the fast recipe, whose settings differ between them."""
+    for labels in (40, 250):
+        for name in ("supervised", "fixmatch", "flexmatch", "softmatch"):
+            for seed in range(2):
+                keys = {"algorithm": name, "labels": labels, "seed": seed, "steps": 3000}
+                keys |= {"batch": 32}
+                keys |= {"ratio": 7} if name == "softmatch" else {}
+                keys |= (changes or {}).get((labels, name), {})
+                write_run(root / f"{labels}-{name}-s{seed}", keys, config="fast/cifar10")
+
+
+def test_a_report_on_the_fast_recipe_knows_fixmatch_and_times_the_others_by_it(tmp_path):
+    write_fast_grid(tmp_path)
+    found = json.loads(read(tmp_path))["cells"]
+    assert {row["settings"] for row in found} == {""}
+    flex = [row for row in found if row["algorithm"] == "flexmatch"]
+    assert all(300 <= row["steps_to_fixmatch"] < 3000 for row in flex)
+    assert all(row["seconds_to_fixmatch"] == 0.1 * row["steps_to_fixmatch"] for row in flex)
+    text = read(tmp_path, "md")
+    for labels in (40, 250):
+        part = text.split(f"an accuracy: cifar10, {labels} labels")[1].split("\n## ")[0]
+        assert "(FixMatch's final) | of FixMatch's steps |" in part
+        assert re.search(r"\| flexmatch \| [\d,]+ \(\d:\d\d\) \| \d\d % \|", part)
+    drawn = plots.build(build([tmp_path], tmp_path / "x").cells, lambda run: "")
+    accuracy = next(plot for plot in drawn if plot.id == "accuracy")
+    assert [choice["name"] for choice in accuracy.choices] == [
+        "cifar10, 40 labels",
+        "cifar10, 250 labels",
+    ]
+    for choice in accuracy.choices:
+        assert choice["t"] == pytest.approx([0.1 * step for step in choice["x"]])
+        names = [series["name"] for series in choice["series"]]
+        assert names == ["fixmatch", "flexmatch", "softmatch", "supervised"]
+
+
+def test_fixmatch_with_the_only_settings_of_its_task_is_the_baseline(tmp_path):
+    # 64 is the default: the runs of the other task are those that are set apart by their batch.
+    write_fast_grid(tmp_path, {(250, "fixmatch"): {"batch": 64}})
+    found = {(row["labels"], row["algorithm"]): row for row in json.loads(read(tmp_path))["cells"]}
+    assert found[40, "fixmatch"]["settings"] == "batch=32"
+    for labels in (40, 250):
+        assert found[labels, "flexmatch"]["steps_to_fixmatch"]
+        assert found[labels, "flexmatch"]["error_reduction"] > 0
+        assert found[labels, "fixmatch"]["error_reduction"] is None
+    text = read(tmp_path, "md")
+    assert text.count("(FixMatch's final) | of FixMatch's steps |") == 2
+    table = text.split("## Relative")[1].split("\n## ")[0]
+    (line,) = [line for line in table.splitlines() if "| flexmatch" in line]
+    assert len(re.findall(r"\d\d\.\d", line)) == 2
+
+
+def test_without_usual_settings_two_fixmatch_cells_of_a_task_are_no_baseline(tmp_path):
+    for weight in (0.5, 3.0):
+        write_run(
+            tmp_path / str(weight), {"algorithm": "fixmatch", "algo.unlabeled_weight": weight}
+        )
+    write_run(tmp_path / "usual", {"algorithm": "fixmatch", "labels": 100})
+    write_run(tmp_path / "flex", {"algorithm": "flexmatch"})
+    rows = json.loads(read(tmp_path))["cells"]
+    assert [row["steps_to_fixmatch"] for row in rows if row["labels"] == 40] == [None] * 3
+
+
 def test_relative_reduction_is_of_the_mean_best_errors(tmp_path):
     write_grid(tmp_path)
     rows = json.loads(read(tmp_path))["cells"]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fastssl.config.resolve import FOLDER, parse_overrides
+from fastssl.config.resolve import load, parse_overrides, shipped_files
 from fastssl.errors import ConfigError
 from fastssl.sweep import grid
 
-PAPER = sorted(path.stem for path in (FOLDER / "paper").glob("*.yaml"))
+SHIPPED = list(shipped_files(sweeps=True))
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -75,19 +75,44 @@ def test_a_name_can_not_leave_the_folder(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", PAPER)
-def test_every_cell_of_the_papers_grids_has_a_configuration(name):
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_cell_of_the_shipped_grids_has_a_configuration(name):
     _, cells = grid.read(grid.find_sweep(name))
     assert cells
 
 
 def test_the_papers_grids_are_as_large_as_the_papers_tables():
-    sizes = {name: len(grid.read(grid.find_sweep(f"paper/{name}"))[1]) for name in PAPER}
+    paper = [name.removeprefix("paper/") for name in SHIPPED if name.startswith("paper/")]
+    sizes = {name: len(grid.read(grid.find_sweep(name))[1]) for name in paper}
     assert sizes.pop("cifar10_cpu") == 10
     assert sizes == {"ablations": 39, "imagenet": 2, "small": 5, "step_time": 6, "table1": 405}
     _, cells = grid.read(grid.find_sweep("table1"))
     full = [cell for cell in cells if cell.resolved.config.algorithm == "fullysupervised"]
     assert {cell.resolved.config.data for cell in full} == {"cifar10", "cifar100", "svhn"}
+
+
+def test_the_fast_grids_hold_every_cell_once_with_its_seeds():
+    cells = [cell for name in ("cifar10_grid", "cifar10_more") for cell in read_fast(name)]
+    found, model = {}, load("fast/cifar10").config.model
+    for cell in cells:
+        config = cell.resolved.config
+        assert (config.model, config.threads) == (model, 1)
+        found.setdefault((config.labels, config.algorithm), []).append(config.seed)
+    few = ["supervised", "fixmatch", "flexmatch", "softmatch", "uda", "freematch", "pseudolabel"]
+    wanted = [(labels, name) for labels in (40, 250) for name in few]
+    wanted += [(4000, name) for name in few[:3]]
+    assert found == {cell: [0, 1, 2] for cell in wanted}
+    # The first six cells compare three algorithms with one seed: a sweep that is stopped is of use.
+    assert {cell.resolved.config.seed for cell in cells[:6]} == {0}
+
+
+def read_fast(name):
+    return grid.read(grid.find_sweep(f"fast/{name}"))[1]
+
+
+def test_a_path_is_not_taken_for_the_shipped_sweep_of_that_name():
+    with pytest.raises(ConfigError, match="no sweep is named"):
+        grid.find_sweep("elsewhere/table1.yaml")
 
 
 def test_a_sweep_that_is_not_there_is_answered_with_the_nearest_name():
