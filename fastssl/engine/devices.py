@@ -61,7 +61,9 @@ def choose_for_run(
 ) -> tuple[ResolvedConfig, Device]:
     """Choose this process's device; return it and the configuration with what `auto` chose."""
     device = choose(resolved.config, group.local_rank, group.local_world)
-    chosen = {"precision": device.precision, **resolved.config.averages()}
+    chosen: dict[str, Any] = {"precision": device.precision, **resolved.config.averages()}
+    if resolved.config.threads == "auto":  # all cores, until threads.choose has measured
+        chosen["threads"] = device.threads
     return replace(resolved, config=resolved.config.model_copy(update=chosen)), device
 
 
@@ -76,7 +78,8 @@ def choose_threads(config: RunConfig, local_world: int = 1) -> tuple[int, int]:
     """Return the threads of the model and of the loader in one of a machine's processes."""
     cores = max(1, available_cpus() // local_world)
     # On a CPU the model owns the cores; making views costs a small share of a step.
-    return config.threads or cores, config.loader_threads or max(1, cores // 4)
+    threads = cores if config.threads in (0, "auto") else int(config.threads)
+    return threads, config.loader_threads or max(1, cores // 4)
 
 
 def choose_device(wanted: str, local_rank: int) -> torch.device:

@@ -83,15 +83,18 @@ def test_what_was_chosen_is_kept_on_resume(data, tmp_path):
     assert config["compile"] == "off" and config["precision"] == "fp32"
     assert (config["ema"], config["bn_momentum"]) == (0.817426, 0.1)
     # As a run of 0.1.0: the paper's averages, whatever `auto` chooses today.
-    changed = {"compile": "max", "ema": 0.999, "bn_momentum": None}
+    changed = {"compile": "max", "threads": 3, "ema": 0.999, "bn_momentum": None}
     (out / "config.yaml").write_text(yaml.safe_dump({**config, **changed}))
-    resolved = load("digits", [*runs.TINY, "steps=3", "compile=auto", *averages])
+    words = [*runs.TINY, "steps=3", "compile=auto", "threads=auto", *averages]
+    resolved = load("digits", words)
     from fastssl.engine.launch import same_run
     from fastssl.tracking.run_dir import RunFolder
 
     kept = same_run(resolved, RunFolder(out))
-    assert (kept.config.compile, kept.config.precision) == ("max", "fp32")
+    assert (kept.config.compile, kept.config.precision, kept.config.threads) == ("max", "fp32", 3)
     assert kept.config.averages() == {"ema": 0.999, "bn_momentum": None}
+    other = same_run(load("digits", [*words, "threads=2"]), RunFolder(out))
+    assert other.config.threads == 2, "typed as another number on purpose"
 
 
 def tiny(x):
