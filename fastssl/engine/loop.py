@@ -24,6 +24,7 @@ from fastssl.engine.build import Learner, TrainingData
 from fastssl.engine.progress import EvaluationMetrics, TrainingProgress, evaluates, logs, saves
 from fastssl.engine.signals import Stop
 from fastssl.engine.snapshot import snapshot
+from fastssl.engine.threads import Pace
 from fastssl.errors import DivergedError
 from fastssl.tracking import tensorboard
 from fastssl.tracking.metrics import MetricsLog
@@ -81,6 +82,7 @@ class Training:
     started: float = field(default_factory=time.monotonic)
     out: StepOutput | None = None
     first_step: float | None = None  # seconds until the first step was done
+    pace: Pace = field(default_factory=Pace)
     explained: bool = False  # whether a message explained why all images are trusted
 
     @property
@@ -217,6 +219,7 @@ class Training:
         if self.record:
             self.record.write("train", self.progress.step, line)
         self.display.log_metrics(self.progress.step, line)
+        self.pace.check(self.learner, self.progress)
         if line.get("trusted") == 1 and not self.explained:
             self.explain_trusted()
 

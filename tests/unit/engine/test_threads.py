@@ -1,5 +1,6 @@
-"""What `threads=auto` chooses, and that measuring changes nothing of the run."""
+"""What `threads=auto` chooses, that measuring changes nothing, and when slow steps are reported."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +12,11 @@ import fastssl
 from fastssl.config.resolve import load
 from fastssl.distributed.collectives import Ranks
 from fastssl.distributed.process_group import Group
-from fastssl.engine import devices, dry_run, threads
+from fastssl.engine import devices, dry_run, loop, threads
 from fastssl.engine.build import Run
+from fastssl.engine.progress import TrainingProgress
 from fastssl.errors import ConfigError
+from pipelines.loader import loader
 from tests import runs
 from tests.unit.engine.test_resume import TINY
 from tests.unit.test_plugins import MODEL
@@ -176,3 +179,67 @@ def test_a_number_or_auto_is_accepted_and_nothing_else():
     for text in ("-1", "many", "1.5", "true"):
         with pytest.raises(ConfigError, match="threads is"):
             load("digits", [f"threads={text}"])
+
+
+def reports(caplog, seconds, *, steps=1, waits=(), **kind):
+    """Return the warnings of a run whose log steps are `seconds` of training apart.
+
+    At the steps of `waits` it waited for a batch that long besides.
+    """
+    pace, progress, learner = threads.Pace(), TrainingProgress(), learner_of(**kind)
+    for one in seconds:
+        progress.step += steps
+        waited = dict(waits).get(progress.step, 0)
+        progress.train_seconds += one + waited
+        progress.waited += waited
+        pace.check(learner, progress)
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_steps_that_become_slow_are_reported_once_with_what_to_type(caplog):
+    # The first interval warms up. Three set the time of a step, by their median.
+    (line,) = reports(caplog, [99, 30, 40, 35, 60, 70, 75, 90, 200], steps=100)
+    assert "a step takes 750 ms, and took 350 ms at first" in line
+    assert "keeps 2" in line and "order of sums" in line and line.endswith("with threads=1")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kind"),
+    [
+        ([10, 10, 10, 10, 20, 15], {}),
+        ([10, 10, 10, 10, 50], {"kind": "cuda"}),
+        ([10, 10, 10, 10, 50], {"threads": 1}),
+        ([10, 10, 10, 10, 10, 10], {"waits": {6: 50}}),
+        ([0.1, 0.1, 0.1, 0.1, 3.0] + 49 * [0.1], {}),  # a moment of the machine
+        ([5, 5, 5, 5, 50, 50, 50, 50], {"first": 5}),
+    ],
+)
+def test_nothing_is_reported_of_steps_that_are_not_slow_for_long(caplog, seconds, kind):
+    assert reports(caplog, seconds, **kind) == []
+
+
+def test_evaluations_and_checkpoints_do_not_make_steps_slow(data, tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=time.monotonic())
+    costs = iter([9, 6, 6, 6, 6, 6, 13, 6, 13, 6])
+    real, evaluate = loop.train_step, loop.Training.evaluate
+
+    def train_step(*given):
+        clock.now += next(costs)
+        return real(*given)
+
+    def slowly(self):
+        clock.now += 1000
+        return evaluate(self)
+
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(MODEL)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(loader, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(loop, "train_step", train_step)
+    monkeypatch.setattr(loop.Training, "evaluate", slowly)
+    often = {"log_every": 1, "eval_every": 2, "eval_every_late": 2, "model": "net.py:build"}
+    train("run", **often, steps=10, threads=2, compile="off")
+    lines = Path("run/log.txt").read_text().splitlines()
+    slow = [line for line in lines if "a step takes" in line]
+    assert len(slow) == 1 and "warning: a step takes 13000 ms, and took 6000 ms at first" in slow[0]
+    assert "step 7/10" in lines[lines.index(slow[0]) - 1]
