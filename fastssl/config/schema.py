@@ -28,7 +28,7 @@ IN_CELLS: JsonDict = {"may_differ": ["cells", "paper"]}
 WITH_PAPER: JsonDict = {"may_differ": ["paper"]}
 
 # Keys whose `auto` is replaced when a run starts; its config.yaml has what was chosen.
-CHOSEN_AT_START = ("precision", "compile", "ema", "bn_momentum", "mean", "std")
+CHOSEN_AT_START = ("precision", "compile", "threads", "ema", "bn_momentum", "mean", "std")
 PAPER_STEPS = 100_000  # steps from which `auto` gives the paper's EMA and BatchNorm momentum
 
 
@@ -166,8 +166,10 @@ class RunConfig(CheckedKeys):
     """Floating-point type of the forward pass."""
     compile: Literal["auto", "off", "step", "max"] = Field("auto", json_schema_extra=ON_RESUME)
     """torch.compile of the step; auto: on with CUDA, on a CPU where measured to be faster."""
-    threads: int = Field(0, ge=0, json_schema_extra=PER_RANK)
-    """Threads of the model on a CPU; 0: all cores."""
+    threads: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(0, json_schema_extra=PER_RANK)
+    """Threads of the model on a CPU; 0: all cores. auto: the number that is fastest when the run
+    starts, measured in at most 10 seconds; fewer are faster if other programs use the cores. Over
+    ranks and with CUDA it is that of 0."""
     loader_threads: int = Field(0, ge=0, json_schema_extra=PER_RANK)
     """Threads that compute views; 0: a quarter of the cores."""
     eval_every: int = Field(5000, ge=1, json_schema_extra=WITH_PAPER)

@@ -1,4 +1,4 @@
-"""Gradient accumulation: a batch is cut into parts, and the outputs of the parts are averaged."""
+"""Forward and backward of a step, of the whole batch or of parts whose gradients accumulate."""
 
 from __future__ import annotations
 
@@ -10,9 +10,33 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from fastssl.algorithms.base import StepOutput
+from fastssl.algorithms import StepOutput, supervised_step
 from fastssl.engine.build import Learner
 from pipelines.loader.batch import Batch
+
+
+def backward(learner: Learner, batch: Batch) -> StepOutput:
+    """Run the step function and backward, in as many parts as `accumulate` sets.
+
+    Loss and metrics are then the means over the parts.
+    """
+    supervised = len(batch.views) < len(learner.algorithm.views)  # one of `supervised_steps`
+    function = supervised_step if supervised else learner.step
+    settings = learner.resolved.settings
+    parts = learner.resolved.config.accumulate
+    outs = []
+    for part in range(parts):
+        piece = batch if parts == 1 else cut(batch, part, parts, learner.ranks.world)
+        with reduction(learner, last=part == parts - 1):
+            with learner.device.autocast():
+                out = function(
+                    learner.nets, piece, learner.state, settings, learner.fraction, learner.ranks
+                )
+            learner.scaler.scale(out.loss / parts).backward()  # type: ignore[no-untyped-call]
+        learner.quality.add(out, piece.position)
+        outs.append(replace(out, loss=out.loss.detach()))
+    learner.stepped = True
+    return outs[0] if parts == 1 else average(outs)
 
 
 def cut(batch: Batch, part: int, parts: int, world: int) -> Batch:

@@ -7,12 +7,14 @@ import logging
 import math
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from fastssl.algorithms.base import Nets, Step, StepOutput
+from fastssl.algorithms.base import Step, StepOutput
+from fastssl.engine.accumulate import backward
 from fastssl.engine.build import Learner
 from fastssl.errors import ResourceError
 from pipelines.loader.batch import Batch
@@ -71,19 +73,41 @@ def decide(learner: Learner, loader: Loader, step: int) -> tuple[str, str]:
 
 def seconds(learner: Learner, batch: Batch, step: Step) -> float:
     """Return the median time of forward and backward on copies that are thrown away."""
+    return median_time(rehearsal(learner, batch, step))
+
+
+def rehearsal(learner: Learner, batch: Batch, step: Step) -> Callable[[], None]:
+    """Return a function that runs forward and backward on copies and changes nothing of the run."""
     student = copy.deepcopy(learner.model).train()
-    nets, state = Nets(student, learner.ema.model), copy.deepcopy(learner.state)
-    times = []
-    for _ in range(TIMED + 1):
-        began = time.perf_counter()
-        with learner.device.autocast():
-            out = step(
-                nets, batch, state, learner.resolved.settings, learner.fraction, learner.ranks
-            )
-        out.loss.backward()  # type: ignore[no-untyped-call]
-        times.append(time.perf_counter() - began)
+    state, quality = copy.deepcopy((learner.state, learner.quality))
+    copied = replace(
+        learner, model=student, student=student, state=state, quality=quality, step=step
+    )
+
+    def run() -> None:
+        with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator
+            backward(copied, batch)
         student.zero_grad(set_to_none=True)
-    return statistics.median(times[1:])
+
+    return run
+
+
+def median_time(
+    run: Callable[[], object],
+    until: float = math.inf,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Return the median seconds of some calls, without the first one, which warms up.
+
+    No call but the first begins that would end after `until` if it took as long as the one before.
+    The first one counts if it is the only one.
+    """
+    times: list[float] = []
+    while len(times) <= TIMED and (not times or clock() + times[-1] <= until):
+        began = clock()
+        run()
+        times.append(clock() - began)
+    return statistics.median(times[1:] or times)
 
 
 class Compiled:

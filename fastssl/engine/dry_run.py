@@ -12,8 +12,8 @@ import psutil
 
 from fastssl.config.resolve import ResolvedConfig
 from fastssl.distributed import process_group
-from fastssl.engine import compilation, devices
-from fastssl.engine.build import Learner, TrainingData, assemble
+from fastssl.engine import compilation, devices, threads
+from fastssl.engine.build import Learner, Run, TrainingData, assemble
 from fastssl.engine.failures import out_of_memory
 from fastssl.engine.loop import train_step
 from fastssl.engine.summary import announce
@@ -37,11 +37,13 @@ class Measured(NamedTuple):
 def measure(resolved: ResolvedConfig, group: process_group.Group) -> Measured:
     """Train a few steps and write nothing; the steps are not compiled, which may take minutes."""
     began = time.monotonic()
+    wanted = resolved.config.threads
     resolved, device = devices.choose_for_run(resolved, group)
     ranks, config = group.ranks, resolved.config
     with out_of_memory(resolved):
         learner, data = assemble(resolved, device, ranks)
         announce(learner, data, 0, "nothing is written")
+        learner, data = threads.choose(Run(learner, data), wanted)
         startup = time.monotonic() - began
         times: list[float] = []
         ended = time.monotonic()

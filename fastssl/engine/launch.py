@@ -15,8 +15,8 @@ from fastssl import plugins
 from fastssl.config.resolve import ResolvedConfig, flatten, saved_values
 from fastssl.config.schema import CHOSEN_AT_START, RunConfig, keys_that_may_differ
 from fastssl.distributed import process_group
-from fastssl.engine import checkpoint, compilation, devices
-from fastssl.engine.build import Learner, TrainingData, assemble
+from fastssl.engine import checkpoint, compilation, devices, threads
+from fastssl.engine.build import Learner, Run, TrainingData, assemble
 from fastssl.engine.build_data import changed_inputs, find_store
 from fastssl.engine.checkpoint import CheckpointContent
 from fastssl.engine.dry_run import rehearse
@@ -86,6 +86,7 @@ def start(
             return 0
         content = checkpoint.newest(folder, logger.info)
         resolved = same_run(resolved, folder, content)
+    wanted = resolved.config.threads
     resolved, device = devices.choose_for_run(resolved, group)
     with out_of_memory(resolved):
         store = find_store(resolved)
@@ -104,6 +105,9 @@ def start(
         if content:
             progress = resume_from(learner, data, content, folder, accept_changes)
         announce(learner, data, progress.step, str(folder.path))
+        if content is None:
+            # Before `compile`, whose code and whose times depend on the number of threads.
+            learner, data = threads.choose(Run(learner, data), wanted)
         compilation.choose(learner, data.loader, progress.step)
         return train(learner, data, progress, folder)
 

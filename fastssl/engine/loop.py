@@ -9,20 +9,22 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
 from fastssl import models
-from fastssl.algorithms import StepOutput, supervised_step
+from fastssl.algorithms import StepOutput
 from fastssl.config.schema import RunConfig
-from fastssl.engine import accumulate, checkpoint, evaluation, optim
+from fastssl.engine import checkpoint, evaluation, optim
+from fastssl.engine.accumulate import backward
 from fastssl.engine.build import Learner, TrainingData
 from fastssl.engine.progress import EvaluationMetrics, TrainingProgress, evaluates, logs, saves
 from fastssl.engine.signals import Stop
 from fastssl.engine.snapshot import snapshot
+from fastssl.engine.threads import Pace
 from fastssl.errors import DivergedError
 from fastssl.tracking import tensorboard
 from fastssl.tracking.metrics import MetricsLog
@@ -66,30 +68,6 @@ def train_step(learner: Learner, batch: Batch, step: int) -> StepOutput:
     return out
 
 
-def backward(learner: Learner, batch: Batch) -> StepOutput:
-    """Run the step function and backward, in as many parts as `accumulate` sets.
-
-    Loss and metrics are then the means over the parts.
-    """
-    supervised = len(batch.views) < len(learner.algorithm.views)  # one of `supervised_steps`
-    function = supervised_step if supervised else learner.step
-    settings = learner.resolved.settings
-    parts = learner.resolved.config.accumulate
-    outs = []
-    for part in range(parts):
-        piece = batch if parts == 1 else accumulate.cut(batch, part, parts, learner.ranks.world)
-        with accumulate.reduction(learner, last=part == parts - 1):
-            with learner.device.autocast():
-                out = function(
-                    learner.nets, piece, learner.state, settings, learner.fraction, learner.ranks
-                )
-            learner.scaler.scale(out.loss / parts).backward()  # type: ignore[no-untyped-call]
-        learner.quality.add(out, piece.position)
-        outs.append(replace(out, loss=out.loss.detach()))
-    learner.stepped = True
-    return outs[0] if parts == 1 else accumulate.average(outs)
-
-
 @dataclass(slots=True)
 class Training:
     """A run in progress: the learner, its data, the progress so far, and where it is recorded."""
@@ -104,6 +82,7 @@ class Training:
     started: float = field(default_factory=time.monotonic)
     out: StepOutput | None = None
     first_step: float | None = None  # seconds until the first step was done
+    pace: Pace = field(default_factory=Pace)
     explained: bool = False  # whether a message explained why all images are trusted
 
     @property
@@ -240,6 +219,7 @@ class Training:
         if self.record:
             self.record.write("train", self.progress.step, line)
         self.display.log_metrics(self.progress.step, line)
+        self.pace.check(self.learner, self.progress)
         if line.get("trusted") == 1 and not self.explained:
             self.explain_trusted()
 

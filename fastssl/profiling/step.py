@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fastssl.engine import host_memory
+from fastssl.engine import devices
 from fastssl.profiling.measure import Case, Measured, interleave, make_record
 from fastssl.profiling.step_timing import time_steps
 from fastssl.profiling.subjects import StepOptions
@@ -29,7 +29,7 @@ def prepare(options: StepOptions) -> None:
     """Apply the process settings of a training."""
     if options.threads:
         torch.set_num_threads(options.threads)
-    host_memory.keep()
+    devices.keep_memory()
 
 
 def cases(options: StepOptions) -> dict[str, Case]:

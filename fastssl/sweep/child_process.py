@@ -22,9 +22,9 @@ def train_command(cell: Cell, jobs: int, *options: str) -> list[str]:
     # also where the sweep itself does not (-P; the command `fastssl`).
     safe = [] if {"", os.getcwd()} & {*sys.path} else ["-P"]
     line = [sys.executable, *safe, "-m", "fastssl", "train", cell.config, *cell.overrides()]
-    if jobs > 1 and "threads" not in cell.keys:
-        cores = available_cpus()
-        line.append(f"threads={max(1, cores // jobs)}")  # does not change a run's numbers
+    # `auto` would be measured while the other cells start.
+    if jobs > 1 and cell.keys.get("threads", "auto") == "auto":
+        line.append(f"threads={max(1, available_cpus() // jobs)}")
     return [*line, *(["--trust-code"] if cell.trust_code else []), *options]
 
 

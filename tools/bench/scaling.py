@@ -105,10 +105,10 @@ def main(options: ScalingOptions) -> None:
     import torch
 
     from fastssl.distributed.process_group import joined
-    from fastssl.engine import host_memory
+    from fastssl.engine import devices
 
     torch.set_num_threads(1)
-    host_memory.keep()  # as in a training
+    devices.keep_memory()  # as in a training
     with joined() as group:
         # The learners hold DDP wrappers, which must be gone when the group is destroyed. They are
         # local variables of `measure` for that reason.

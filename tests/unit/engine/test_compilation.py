@@ -2,7 +2,9 @@
 
 import copy
 import logging
+import random
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -18,7 +20,7 @@ from tests.installed import needs_compiler
 
 @pytest.fixture
 def run(data):
-    resolved = load("digits", [*runs.TINY, "steps=1000", "compile=auto"])
+    resolved = load("digits", [*runs.TINY, "steps=1000", "compile=auto", "accumulate=2"])
     made = assemble(resolved, devices.choose(resolved.config))
     yield made
     made.data.loader.close()
@@ -53,15 +55,24 @@ def test_a_long_run_takes_what_is_faster(run, monkeypatch, caplog, compiled, wan
 
 
 def test_measuring_leaves_the_run_as_it_was(run):
-    learner = run.learner
-    before = copy.deepcopy(
-        [learner.model.state_dict(), learner.state, learner.ema.model.state_dict()]
-    )
-    assert compilation.seconds(learner, run.data.loader.batch(0), learner.algorithm.step) > 0
-    runs.assert_same(
-        before, [learner.model.state_dict(), learner.state, learner.ema.model.state_dict()], ""
-    )
+    learner, sizes = run.learner, []
+
+    def everything():
+        nets = [net.state_dict() for net in (learner.model, learner.ema.model)]
+        own = [*nets, learner.state, learner.quality.sums, learner.optimizer.state_dict()]
+        generators = [torch.get_rng_state(), repr(np.random.get_state()), random.getstate()]
+        return copy.deepcopy([*own, *generators, learner.stepped, run.data.loader.waited])
+
+    def drawing(nets, batch, *others):
+        sizes.append((len(batch.images), len(batch.position)))
+        torch.rand(3)
+        return learner.algorithm.step(nets, batch, *others)
+
+    before = everything()
+    assert compilation.seconds(learner, run.data.loader.batch(0), drawing) > 0
+    runs.assert_same(before, everything(), "")
     assert all(p.grad is None for p in learner.model.parameters())
+    assert sizes == 2 * (compilation.TIMED + 1) * [(5, 10)], "the parts that `accumulate` sets"
 
 
 def test_what_was_chosen_is_kept_on_resume(data, tmp_path):
@@ -72,15 +83,18 @@ def test_what_was_chosen_is_kept_on_resume(data, tmp_path):
     assert config["compile"] == "off" and config["precision"] == "fp32"
     assert (config["ema"], config["bn_momentum"]) == (0.817426, 0.1)
     # As a run of 0.1.0: the paper's averages, whatever `auto` chooses today.
-    changed = {"compile": "max", "ema": 0.999, "bn_momentum": None}
+    changed = {"compile": "max", "threads": 3, "ema": 0.999, "bn_momentum": None}
     (out / "config.yaml").write_text(yaml.safe_dump({**config, **changed}))
-    resolved = load("digits", [*runs.TINY, "steps=3", "compile=auto", *averages])
+    words = [*runs.TINY, "steps=3", "compile=auto", "threads=auto", *averages]
+    resolved = load("digits", words)
     from fastssl.engine.launch import same_run
     from fastssl.tracking.run_dir import RunFolder
 
     kept = same_run(resolved, RunFolder(out))
-    assert (kept.config.compile, kept.config.precision) == ("max", "fp32")
+    assert (kept.config.compile, kept.config.precision, kept.config.threads) == ("max", "fp32", 3)
     assert kept.config.averages() == {"ema": 0.999, "bn_momentum": None}
+    other = same_run(load("digits", [*words, "threads=2"]), RunFolder(out))
+    assert other.config.threads == 2, "typed as another number on purpose"
 
 
 def tiny(x):

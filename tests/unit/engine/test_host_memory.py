@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fastssl.engine import host_memory
+from fastssl.engine import devices
 
 AGAIN = """
 import ctypes
@@ -19,10 +19,10 @@ PR_SET_THP_DISABLE = 41
 assert ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0
 
 import torch
-from fastssl.engine import host_memory
+from fastssl.engine import devices
 
 if sys.argv[1] == "keep":
-    assert host_memory.keep()
+    assert devices.keep_memory()
 for turn in range(60):
     if turn == 40:  # by then the heap has found its shape
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -46,5 +46,5 @@ def test_a_block_that_was_freed_costs_no_pages_when_it_is_wanted_again():
 
 
 def test_a_c_library_without_the_call_is_let_be(monkeypatch):
-    monkeypatch.setattr(host_memory.ctypes, "CDLL", lambda name: object())
-    assert host_memory.keep() is False
+    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: object())
+    assert devices.keep_memory() is False

@@ -107,7 +107,7 @@ def test_inference_leaves_the_callers_process_as_it_is(monkeypatch):
     resolved = load("digits", ["threads=1", "precision=fp16"])
     changed = []
     monkeypatch.setattr(torch, "set_num_threads", changed.append)
-    monkeypatch.setattr(devices.host_memory, "keep", lambda: changed.append("mallopt"))
+    monkeypatch.setattr(devices, "keep_memory", lambda: changed.append("mallopt"))
     device = device_for(resolved, None)
     assert not changed
     assert device.threads == available_cpus()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -401,6 +402,9 @@ def test_several_jobs_share_cores_and_gpus(file, monkeypatch):
     one, two = (child_process.train_command(cell, jobs, "--resume") for jobs in (1, 1000))
     assert not any(text.startswith("threads=") for text in one)
     assert "threads=1" in two and two[-1] == "--resume"
+    keys = {"threads": "auto"}
+    one, two = (child_process.train_command(replace(cell, keys=keys), jobs) for jobs in (1, 1000))
+    assert one[-1] == "threads=auto" and two[-1] == "threads=1", "the later one counts"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     seen = [child_process.environment(slot, 3)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
     assert seen == ["4", "6", "4"]
