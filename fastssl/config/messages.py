@@ -62,7 +62,10 @@ def describe(error: ValidationError, names: list[str], prefix: str = "") -> list
             expected = problem["msg"].removeprefix("Input should be ").removeprefix("Input should ")
             expected = expected.split(", unable")[0]
             text = f"{key} is {brief(problem['input'])}; expected: {expected}"
-            found.setdefault(key, [Problem(text)])
+            # A key that takes one of several types has a problem for each of them.
+            before = found.setdefault(key, [Problem(text)])[0].what
+            if before.startswith(text.removesuffix(expected)) and expected not in before:
+                found[key] = [Problem(f"{before} or {expected}")]
     return [one for problems in found.values() for one in problems]
 
 

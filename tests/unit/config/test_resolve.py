@@ -46,6 +46,21 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_name():
         assert words in text
 
 
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("threads=atuo", "threads is 'atuo'; expected: a valid integer or 'auto'"),
+        ("ema=2", "ema is 2; expected: less than 1 or 'auto'"),
+        ("mean=[x,y,1]", "mean is 'x'; expected: a valid number"),
+        ("lr=abc", "lr is 'abc'; expected: a valid number"),
+    ],
+)
+def test_a_mistake_names_every_type_that_its_key_takes(word, expected):
+    with pytest.raises(ConfigError) as caught:
+        load("digits", [word])
+    assert caught.value.what == expected
+
+
 def test_an_unknown_algorithm_hides_no_other_mistake():
     with pytest.raises(ConfigError) as caught:
         load("digits", ["algorithm=flexmach", "bach=3", "data=digts"])
