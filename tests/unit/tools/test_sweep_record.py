@@ -89,7 +89,7 @@ def test_a_sweep_that_is_not_done_has_no_record(tmp_path, make):
 
 
 def test_every_finished_run_has_an_entry_with_what_it_measured(tmp_path, make):
-    keys = FAST | {"algo.unlabeled_weight": 3.0}
+    keys = FAST | {"algo.unlabeled_weight": 3.0, "threads": 1}
     lines = write(tmp_path / "a_sweep", keys=keys, config="fast/cifar10", evals=8)
     record, _ = make(tmp_path / "a_sweep")
     assert [run["run"] for run in record["runs"]] == [
@@ -113,7 +113,7 @@ def test_every_finished_run_has_an_entry_with_what_it_measured(tmp_path, make):
         assert run["images"] == 32 * 3000 + 448 * (3000 - 110)
         machine = [run["commit"], run["machine"], run["cores"], run["load_1m"]]
         assert machine == ["abc", "a processor", 2, 1.5]
-        assert (settings["threads"], settings["algo.unlabeled_weight"]) == (0, 3.0)
+        assert (settings["threads"], settings["algo.unlabeled_weight"]) == (1, 3.0)
         assert "store" not in settings and "log_every" not in settings
     assert record["settings"].keys().isdisjoint(record["runs"][0]["settings"])
     test_records.test_a_record_can_be_made_again_by_what_it_says(tmp_path / "a-sweep.json")
