@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,6 +151,27 @@ def fast_row(row: dict[str, Any], differences: list[dict[str, Any]]) -> list[str
     return [row["task"], shown(row["name"]), *texts, reached, images]
 
 
+def fast_tuning() -> str:
+    """Return what changes of the fast recipe did to the error on validation images, by seed."""
+    runs = record("fast-tuning")["runs"]
+    # The values of most runs are those of the recipe; three keys follow from the number of steps.
+    follow = {"seed", "supervised_steps", "warmup", "eval_every", "eval_every_late"}
+    keys = [key for key in runs[0]["settings"] if key not in follow]
+    usual = {key: mode(run["settings"][key] for run in runs) for key in keys}
+    found: dict[str, dict[int, float]] = {}
+    for run in runs:
+        given = run["settings"]
+        changed = [f"{key}={typed(given[key])}" for key in keys if given[key] != usual[key]]
+        cell = found.setdefault(" ".join(changed), {})
+        cell[given["seed"]] = run["evaluations"]["validation_error"][-1]
+    first = sorted({seed for values in found.values() for seed in values})
+    rows = []
+    for name, values in sorted(found.items(), key=lambda item: item[1][first[0]]):
+        texts = [f"{values[seed]:.2f}" if seed in values else "" for seed in first]
+        rows.append([shown(name) if name else "the recipe", *texts])
+    return table(["change", *(f"seed {seed}" for seed in first)], rows)
+
+
 def mean_std(mean: float, std: float | None, sign: str = "") -> str:
     """Return a mean and, of several values, their standard deviation."""
     return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")
@@ -234,6 +256,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cifar10-cpu": cifar10,
     "cifar10-grid": cifar10_grid,
     "fast-recipe": fast_recipe,
+    "fast-tuning": fast_tuning,
     "probe": probe,
     "few-labels": few_labels,
 }
