@@ -7,8 +7,8 @@ INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
 # Without cached bytecode every process of the tests would parse all modules again.
 unexport PYTHONDONTWRITEBYTECODE
-# Threads of torch that wait spin by default: fastest alone, but beside the tests of the other
-# process a third of the processor time went into it.
+# Threads of torch that wait spin by default: fastest alone, but here they take the cores from the
+# tests of the other process.
 test slow faults: export OMP_WAIT_POLICY = passive
 
 .PHONY: quickstart test lint slow faults docs setup browser clean
